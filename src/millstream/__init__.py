@@ -1,0 +1,42 @@
+"""Millstream: streaming data for Python, from one laptop to a cluster.
+
+The public names, loaded when first used: importing `millstream` loads neither Spark nor any client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream import testing
+    from millstream.app import App
+    from millstream.capture.table import postgres
+    from millstream.event import Event
+    from millstream.process.windows import tumbling
+    from millstream.settings import Kafka, MillstreamError, Settings
+
+__version__ = "0.1.0"
+__all__ = ["App", "Event", "Kafka", "MillstreamError", "Settings", "postgres", "testing", "tumbling"]
+
+_HOME = {
+    "App": "millstream.app",
+    "Event": "millstream.event",
+    "Kafka": "millstream.settings",
+    "MillstreamError": "millstream.settings",
+    "Settings": "millstream.settings",
+    "postgres": "millstream.capture.table",
+    "tumbling": "millstream.process.windows",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "testing":
+        return import_module("millstream.testing")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'millstream' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,1 @@
+"""Databases to topics: a consistent snapshot first, then the database's own log of changes."""

