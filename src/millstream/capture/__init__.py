@@ -1,1 +1,40 @@
 """Databases to topics: a consistent snapshot first, then the database's own log of changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from millstream.capture.table import Table
+from millstream.settings import Kafka
+
+__all__ = ["run"]
+
+
+def run(
+    app: str,
+    source: str,
+    conninfo: str,
+    tables: Sequence[Table],
+    kafka: Kafka,
+    *,
+    state: Path,
+    ready: Callable[[dict[str, object]], None],
+    stop: threading.Event,
+) -> None:
+    """Capture the tables of one PostgreSQL database into their topics until `stop` is set.
+
+    source: the database's name in the settings. state: a folder for what is remembered between runs.
+    ready: called when every table is copied. Raises MillstreamError when source or log refuse; run it again, and it goes on
+    where it was.
+    """
+    from millstream.capture.postgres import Capture
+    from millstream.capture.sink import KafkaSink
+    from millstream.client.status import Reporter
+
+    sink = KafkaSink(kafka, state)
+    with Reporter(kafka, app) as reporter:
+        capture = Capture(app, source, conninfo, tables, sink, state=state, report=reporter.report, stop=stop)
+        sink.while_waiting(capture.alive)
+        capture.run(ready)

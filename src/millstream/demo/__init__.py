@@ -1,1 +1,1 @@
-"""The flights demo: real departures and arrivals, replayed through an application that reads like the README's."""
+"""The flights demo: a year of real flights out of New York, replayed as they happened, and the proof that results are right."""

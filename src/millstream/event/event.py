@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import msgspec
 
+if TYPE_CHECKING:
+    # msgspec tells type checkers that a Struct is a mutable dataclass unless each class says otherwise. Events say it once.
+    @dataclass_transform(frozen_default=True, kw_only_default=True)
+    class _Struct:
+        __struct_fields__: ClassVar[tuple[str, ...]]
+        __struct_defaults__: ClassVar[tuple[Any, ...]]
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+        def __init_subclass__(cls, *, frozen: bool = True, kw_only: bool = True) -> None: ...
+
+else:
+    _Struct = msgspec.Struct
+
+
+class Event(_Struct, frozen=True, kw_only=True):
     """Base of every event. Subclass it and annotate the fields:
 
         class Departure(ms.Event):

@@ -32,7 +32,7 @@ class Topic:
     event_time: str | None = None
     lateness: timedelta = timedelta(0)
     partitions: int = 2
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -53,9 +53,6 @@ class Topic:
             raise MillstreamError(
                 f"topic {self.name!r}: partitions must be 1 to {MAX_PARTITIONS}, got {self.partitions}."
             )
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
 
 def check_name(name: str) -> str:

@@ -1,0 +1,84 @@
+"""The APIs that this broker serves, with exact version ranges; each module is loaded at its first request.
+
+A module holds ``handle(broker, connection, request, version)``. It runs on the event loop and returns the response, a
+future of it, or None when the client expects no answer. What it keeps of the request after returning must not be a view
+of the request's bytes (only ``records`` fields are).
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from millstream.protocol import errors
+from millstream.protocol.messages import APIS as KAFKA
+from millstream.protocol.wire import Message
+
+Handler = Callable[[Any, Any, Any, int], Any]
+
+
+class Served:
+    """One API: its key, name, module, and the versions that are answered."""
+
+    __slots__ = ("_loaded", "first", "flexible", "key", "last", "module", "name")
+
+    def __init__(self, key: int, last: int | None = None) -> None:
+        known = KAFKA[key]
+        self.key = key
+        self.name = known.name
+        self.module = f"a{key:02d}_{known.module}"
+        self.first = known.first
+        self.last = known.last if last is None else last
+        self.flexible = known.flexible
+        self._loaded: tuple[Handler, type[Message]] | None = None
+
+    def loaded(self) -> tuple[Handler, type[Message]]:
+        """The handler and the class of requests."""
+        if self._loaded is None:
+            self._loaded = (import_module(f"{__name__}.{self.module}").handle, KAFKA[self.key].request())
+        return self._loaded
+
+    def unsupported(self) -> Message:
+        """KIP-511: the answer, in version 0, to an ApiVersions request of a version that is not served."""
+        from millstream.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+        return ApiVersionsResponse(errors.UNSUPPORTED_VERSION, [ApiVersion(self.key, self.first, self.last)])
+
+
+_SERVED = [
+    Served(0),  # Produce
+    Served(1),  # Fetch
+    Served(2),  # ListOffsets
+    Served(3),  # Metadata
+    Served(8),  # OffsetCommit
+    Served(9),  # OffsetFetch
+    Served(10),  # FindCoordinator
+    Served(11),  # JoinGroup
+    Served(12),  # Heartbeat
+    Served(13),  # LeaveGroup
+    Served(14),  # SyncGroup
+    Served(15),  # DescribeGroups
+    Served(16),  # ListGroups
+    Served(18, last=4),  # ApiVersions
+    Served(19),  # CreateTopics
+    Served(20),  # DeleteTopics
+    Served(21),  # DeleteRecords
+    Served(22, last=5),  # InitProducerId: version 6 is two-phase commit (KIP-939), not yet stable in Kafka
+    Served(23),  # OffsetForLeaderEpoch
+    Served(24),  # AddPartitionsToTxn
+    Served(25),  # AddOffsetsToTxn
+    Served(26),  # EndTxn
+    Served(27),  # WriteTxnMarkers
+    Served(28),  # TxnOffsetCommit
+    Served(32),  # DescribeConfigs
+    Served(33),  # AlterConfigs
+    Served(37),  # CreatePartitions
+    Served(42),  # DeleteGroups
+    Served(44),  # IncrementalAlterConfigs
+    Served(47),  # OffsetDelete
+    Served(60),  # DescribeCluster
+    Served(61),  # DescribeProducers
+    Served(65),  # DescribeTransactions
+    Served(66),  # ListTransactions
+    Served(75),  # DescribeTopicPartitions
+]
+APIS = {served.key: served for served in _SERVED}

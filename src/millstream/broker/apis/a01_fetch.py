@@ -1,0 +1,222 @@
+"""Fetch (key 1), versions 4-18: read record batches.
+
+Whole batches only, sent from the log's files without passing through memory; the first partition with data gets at
+least one batch however large, so that readers always advance. When fewer than min bytes are there, the request waits
+for appends (their listeners wake it) until max wait. Incremental fetch sessions (KIP-227) live in
+``broker/fetch_sessions.py``. Isolation level read_committed ends at the last stable offset and lists aborted transactions.
+Topics by name up to version 12, by id from 13 on.
+Gaps: there are no followers, so a replica id is ignored, preferred replica and diverging epochs are never set (the
+leader epoch is always 0: one broker).
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from millstream.broker import limits
+from millstream.log import LogError, OffsetOutOfRange
+from millstream.protocol import errors
+from millstream.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+    from millstream.broker.fetch_sessions import Session
+    from millstream.log import Partition, Slice, Topic
+
+
+class Records:
+    """Batches in files, as the value of a ``records`` field: only its length goes through memory."""
+
+    __slots__ = ("size", "slices")
+
+    def __init__(self, slices: "list[Slice]") -> None:
+        self.slices = slices
+        self.size = sum(piece.size for piece in slices)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def release(self) -> None:
+        """The batches are not sent after all."""
+        for piece in self.slices:
+            piece.release()
+
+
+# What is to be read: topic (None: unknown), its name and id as the client gave them, the partitions.
+Plan = list[tuple["Topic | None", str, bytes, list[FetchPartition]]]
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: FetchRequest, version: int
+) -> "FetchResponse | asyncio.Future[FetchResponse]":
+    """Read now, or wait for more."""
+    session: Session | None = None
+    if version >= 7:
+        opened = broker.fetch_sessions.open(request, version)
+        if isinstance(opened, FetchResponse):
+            return opened
+        session = opened
+    plan: Plan = []
+    by_id = version >= 13
+    if session is not None:
+        for (topic_id, name), parts in session.partitions.items():
+            topic = broker.topic_by_id(topic_id) if by_id else broker.log.topics.get(name)
+            plan.append((topic, name, topic_id, list(parts.values())))
+    else:
+        for wanted in request.topics:
+            topic = broker.topic_by_id(wanted.topic_id) if by_id else broker.log.topics.get(wanted.topic)
+            plan.append((topic, wanted.topic, wanted.topic_id, wanted.partitions))
+    attempt = Attempt(broker, request, plan, session, by_id)
+    attempt.read()
+    if attempt.size >= request.min_bytes or request.max_wait_ms <= 0 or attempt.failed or not attempt.partitions:
+        return attempt.response()
+    return attempt.wait()
+
+
+class Attempt:
+    """A fetch that reads, and waits for appends when there is too little."""
+
+    def __init__(
+        self, broker: "Broker", request: FetchRequest, plan: Plan, session: "Session | None", by_id: bool
+    ) -> None:
+        self.broker = broker
+        self.request = request
+        self.plan = plan
+        self.session = session
+        self.by_id = by_id
+        self.size = 0
+        self.failed = False
+        self.partitions: list[Partition] = []
+        self._topics: list[FetchableTopicResponse] = []
+        self._scheduled = False
+        self._future: asyncio.Future[FetchResponse] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched: list[Partition] = []
+
+    def read(self) -> None:
+        """Read every partition of the plan, within the request's limits."""
+        committed = self.request.isolation_level == 1
+        left = min(self.request.max_bytes, limits.MAX_FETCH_BYTES)
+        self.size = 0
+        self._topics = []
+        self.partitions = []
+        for topic, name, topic_id, wanted in self.plan:
+            results = []
+            for want in wanted:
+                if topic is None:
+                    code = errors.UNKNOWN_TOPIC_ID if self.by_id else errors.UNKNOWN_TOPIC_OR_PARTITION
+                    results.append(PartitionData(want.partition, code, -1, aborted_transactions=None))
+                    self.failed = True
+                elif not 0 <= want.partition < len(topic.partitions):
+                    code = errors.UNKNOWN_TOPIC_OR_PARTITION
+                    results.append(PartitionData(want.partition, code, -1, aborted_transactions=None))
+                    self.failed = True
+                else:
+                    data = self._one(topic.partitions[want.partition], want, left, committed)
+                    taken = len(data.records)
+                    left -= taken
+                    self.size += taken
+                    results.append(data)
+            self._topics.append(FetchableTopicResponse(name, topic_id, results))
+
+    def _one(self, partition: "Partition", want: FetchPartition, left: int, committed: bool) -> PartitionData:
+        index = want.partition
+        if want.current_leader_epoch > 0:
+            self.failed = True
+            return PartitionData(index, errors.UNKNOWN_LEADER_EPOCH, -1, aborted_transactions=None)
+        self.partitions.append(partition)
+        offset = want.fetch_offset
+        limit = min(want.partition_max_bytes, left)
+        end = partition.last_stable_offset if committed else partition.end_offset
+        if offset == end or (limit <= 0 and partition.start_offset <= offset <= partition.end_offset):
+            aborted: list[AbortedTransaction] | None = [] if committed else None
+            return PartitionData(
+                index, 0, partition.end_offset, partition.last_stable_offset, partition.start_offset,
+                aborted_transactions=aborted,
+            )  # fmt: skip
+        try:
+            read = partition.read(offset, max(limit, 0), committed=committed)
+        except OffsetOutOfRange as e:
+            self.failed = True
+            return PartitionData(
+                index, e.code, partition.end_offset, partition.last_stable_offset, partition.start_offset,
+                aborted_transactions=None,
+            )  # fmt: skip
+        except LogError as e:
+            self.failed = True
+            return PartitionData(index, e.code, -1, aborted_transactions=None)
+        records = Records(read.slices)
+        if self.size and records.size > left:  # one oversized batch is for the first partition only
+            records.release()
+            records = Records([])
+        return PartitionData(
+            index,
+            0,
+            read.end_offset,
+            read.last_stable_offset,
+            read.start_offset,
+            aborted_transactions=[AbortedTransaction(p, o) for p, o in read.aborted] if committed else None,
+            records=records,
+        )
+
+    def response(self) -> FetchResponse:
+        """What was read."""
+        if self.session is not None:
+            return self.session.answer(self._topics)
+        return FetchResponse(responses=self._topics)
+
+    def drop(self) -> None:
+        """Release what was read: it will not be sent."""
+        for topic in self._topics:
+            for part in topic.partitions:
+                if isinstance(part.records, Records):
+                    part.records.release()
+        self._topics = []
+
+    def wait(self) -> "asyncio.Future[FetchResponse]":
+        """Answer when min bytes are there, or after max wait."""
+        self.drop()
+        loop = self.broker.loop
+        self._future = loop.create_future()
+        self._future.add_done_callback(self._ended)
+        self._timer = loop.call_later(self.request.max_wait_ms / 1000, self._expired)
+        self._watched = self.partitions
+        for partition in self._watched:
+            partition.listeners.add(self.wake)
+        return self._future
+
+    def wake(self, _: "Partition") -> None:
+        """An append happened; look again after the producer has its answer."""
+        if not self._scheduled:
+            self._scheduled = True
+            self.broker.loop.call_soon(self._again)
+
+    def _again(self) -> None:
+        self._scheduled = False
+        future = self._future
+        if future is None or future.done():
+            return
+        self.read()
+        if self.size >= self.request.min_bytes or self.failed:
+            future.set_result(self.response())
+        else:
+            self.drop()
+
+    def _expired(self) -> None:
+        future = self._future
+        if future is not None and not future.done():
+            self.read()
+            future.set_result(self.response())
+
+    def _ended(self, _: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._watched:
+            partition.listeners.discard(self.wake)

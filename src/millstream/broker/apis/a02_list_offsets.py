@@ -1,0 +1,78 @@
+"""ListOffsets (key 2), versions 1-11: offsets by time, earliest, latest, of the largest timestamp.
+
+Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 of the largest timestamp,
+-4 earliest local (the earliest: nothing is tiered), -5 latest tiered and -6 earliest pending upload (none: offset -1).
+"""
+
+from typing import TYPE_CHECKING
+
+from millstream.log import LogError
+from millstream.protocol import errors
+from millstream.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+    from millstream.log import Partition
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
+# Which version introduced a special timestamp; before it, the request is refused as Kafka does.
+SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: ListOffsetsRequest, version: int
+) -> ListOffsetsResponse:
+    """One answer per partition."""
+    topics = []
+    for wanted in request.topics:
+        topic = broker.log.topics.get(wanted.name)
+        seen: set[int] = set()
+        parts = []
+        for part in wanted.partitions:
+            index = part.partition_index
+            if index in seen:
+                parts.append(ListOffsetsPartitionResponse(index, errors.INVALID_REQUEST))
+                continue
+            seen.add(index)
+            if topic is None or not 0 <= index < len(topic.partitions):
+                parts.append(ListOffsetsPartitionResponse(index, errors.UNKNOWN_TOPIC_OR_PARTITION))
+            elif part.current_leader_epoch > 0:
+                parts.append(ListOffsetsPartitionResponse(index, errors.UNKNOWN_LEADER_EPOCH))
+            elif part.timestamp < 0 and version < SINCE.get(part.timestamp, 0 if part.timestamp >= -2 else 99):
+                parts.append(ListOffsetsPartitionResponse(index, errors.UNSUPPORTED_VERSION))
+            else:
+                parts.append(_find(topic.partitions[index], part, request.isolation_level == 1, version))
+        topics.append(ListOffsetsTopicResponse(wanted.name, parts))
+    return ListOffsetsResponse(0, topics)
+
+
+def _find(
+    partition: "Partition", wanted: ListOffsetsPartition, committed: bool, version: int
+) -> ListOffsetsPartitionResponse:
+    timestamp = wanted.timestamp
+    found: tuple[int, int] | None
+    end = partition.last_stable_offset if committed else partition.end_offset
+    try:
+        if timestamp == LATEST:
+            found = (end, -1)
+        elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+            found = (partition.start_offset, -1)
+        elif timestamp in (LATEST_TIERED, EARLIEST_PENDING):
+            return ListOffsetsPartitionResponse(wanted.partition_index, 0, -1, -1, -1)
+        elif timestamp == MAX_TIMESTAMP:
+            largest = partition.max_timestamp
+            found = partition.offset_for_time(largest) if largest >= 0 and partition.start_offset < end else None
+        else:
+            found = partition.offset_for_time(timestamp)
+    except LogError as e:
+        return ListOffsetsPartitionResponse(wanted.partition_index, e.code)
+    if found is None or (timestamp not in (LATEST, EARLIEST, EARLIEST_LOCAL) and found[0] >= end):
+        return ListOffsetsPartitionResponse(wanted.partition_index, 0, -1, -1, -1)
+    return ListOffsetsPartitionResponse(wanted.partition_index, 0, found[1], found[0], 0 if version >= 4 else -1)

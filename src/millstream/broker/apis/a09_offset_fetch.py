@@ -1,0 +1,96 @@
+"""OffsetFetch (key 9), versions 1-10: a group's committed offsets.
+
+Null topics ask for all. With require-stable, a partition with an offset pending in a transaction answers
+UNSTABLE_OFFSET_COMMIT and the client asks again. From version 8 several groups at once, from 9 member epochs of the new
+group protocol are checked, version 10 names topics by id.
+"""
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.groups.offsets import Offsets
+from millstream.protocol import errors
+from millstream.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: OffsetFetchRequest, version: int
+) -> OffsetFetchResponse:
+    """Offsets per group, topic and partition; -1 where nothing is committed."""
+    if version >= 8:
+        groups = [_group(broker, group, request.require_stable, version >= 10) for group in request.groups]
+        return OffsetFetchResponse(groups=groups)
+    wanted = None
+    if request.topics is not None:
+        wanted = [OffsetFetchRequestTopics(t.name, partition_indexes=t.partition_indexes) for t in request.topics]
+    group = _group(broker, OffsetFetchRequestGroup(request.group_id, topics=wanted), request.require_stable, False)
+    topics = [
+        OffsetFetchResponseTopic(
+            t.name,
+            [
+                OffsetFetchResponsePartition(
+                    p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata, p.error_code
+                )
+                for p in t.partitions
+            ],
+        )
+        for t in group.topics
+    ]
+    return OffsetFetchResponse(0, topics, group.error_code)
+
+
+def _group(broker: "Broker", group: OffsetFetchRequestGroup, stable: bool, by_id: bool) -> OffsetFetchResponseGroup:
+    error = broker.groups.check_offset_fetch(group.group_id, group.member_id, group.member_epoch)
+    if error:
+        return OffsetFetchResponseGroup(group.group_id, [], error)
+    offsets = broker.groups.offsets.get(group.group_id) or Offsets()
+    topics = []
+    if group.topics is None:
+        by_topic: dict[str, list[int]] = {}
+        for name, index in offsets.committed:
+            by_topic.setdefault(name, []).append(index)
+        for name, indexes in by_topic.items():
+            topic = broker.log.topics.get(name)
+            if by_id and topic is None:
+                continue
+            parts = [_partition(offsets, name, index, stable) for index in sorted(indexes)]
+            topics.append(OffsetFetchResponseTopics(name, topic.id.bytes if topic else bytes(16), parts))
+    else:
+        for wanted in group.topics:
+            name = wanted.name
+            if by_id:
+                topic = broker.topic_by_id(wanted.topic_id)
+                if topic is None:
+                    parts = [
+                        OffsetFetchResponsePartitions(index, -1, -1, "", errors.UNKNOWN_TOPIC_ID)
+                        for index in wanted.partition_indexes
+                    ]
+                    topics.append(OffsetFetchResponseTopics("", wanted.topic_id, parts))
+                    continue
+                name = topic.name
+            parts = [_partition(offsets, name, index, stable) for index in wanted.partition_indexes]
+            topics.append(OffsetFetchResponseTopics(name, wanted.topic_id, parts))
+    return OffsetFetchResponseGroup(group.group_id, topics)
+
+
+def _partition(offsets: Offsets, name: str, index: int, stable: bool) -> OffsetFetchResponsePartitions:
+    where = (name, index)
+    if stable and offsets.unstable(where):
+        return OffsetFetchResponsePartitions(index, -1, -1, "", errors.UNSTABLE_OFFSET_COMMIT)
+    found = offsets.committed.get(where)
+    if found is None:
+        return OffsetFetchResponsePartitions(index, -1, -1, "")
+    return OffsetFetchResponsePartitions(index, found.offset, found.leader_epoch, found.metadata)

@@ -1,0 +1,22 @@
+"""Heartbeat (key 12), versions 0-4: a member lives; told when a rebalance has begun."""
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol import errors
+from millstream.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(broker: "Broker", connection: "Connection", request: HeartbeatRequest, version: int) -> HeartbeatResponse:
+    """The group's verdict."""
+    if not request.group_id:
+        return HeartbeatResponse(0, errors.INVALID_GROUP_ID)
+    group = broker.groups.classic(request.group_id)
+    if group is None:
+        return HeartbeatResponse(0, broker.groups.no_classic(request.group_id))
+    error = group.heartbeat(request.member_id, request.group_instance_id, request.generation_id, broker.loop.time())
+    broker.groups.heard(group)
+    return HeartbeatResponse(0, error)

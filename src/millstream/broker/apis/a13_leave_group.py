@@ -1,0 +1,34 @@
+"""LeaveGroup (key 13), versions 0-5: members leave; from version 3 several at once, static ones by instance id."""
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol import errors
+from millstream.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(broker: "Broker", connection: "Connection", request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
+    """Remove the members; a rebalance of the others follows."""
+    if not request.group_id:
+        return LeaveGroupResponse(0, errors.INVALID_GROUP_ID)
+    members = request.members if version >= 3 else [MemberIdentity(request.member_id)]
+    group = broker.groups.classic(request.group_id)
+    results = []
+    for member in members:
+        if group is None:
+            error = broker.groups.leave(request.group_id, member.member_id, member.group_instance_id)
+        else:
+            error, effects = group.leave(member.member_id, member.group_instance_id, broker.loop.time())
+            broker.groups.run(group, effects)
+        results.append(MemberResponse(member.member_id, member.group_instance_id, error))
+    if version < 3:
+        return LeaveGroupResponse(0, results[0].error_code)
+    return LeaveGroupResponse(0, 0, results)

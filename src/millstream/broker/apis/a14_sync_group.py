@@ -1,0 +1,41 @@
+"""SyncGroup (key 14), versions 0-5: the leader brings the assignments, everybody gets theirs."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from millstream.broker.groups.classic import Synced
+from millstream.protocol import errors
+from millstream.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: SyncGroupRequest, version: int
+) -> "SyncGroupResponse | asyncio.Future[SyncGroupResponse]":
+    """Give the event to the group; its answer comes now or when the leader has synced."""
+    if not request.group_id:
+        return SyncGroupResponse(0, errors.INVALID_GROUP_ID)
+    if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(0, errors.INCONSISTENT_GROUP_PROTOCOL)
+    group = broker.groups.classic(request.group_id)
+    if group is None:
+        return SyncGroupResponse(0, broker.groups.no_classic(request.group_id))
+    token: asyncio.Future[Synced] = broker.loop.create_future()
+    effects = group.sync(
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id,
+        request.protocol_type,
+        request.protocol_name,
+        {a.member_id: a.assignment for a in request.assignments},
+        token,
+        broker.loop.time(),
+    )
+    broker.groups.run(group, effects)
+    return broker.answer(
+        token,
+        lambda synced: SyncGroupResponse(0, synced.error, synced.protocol_type, synced.protocol, synced.assignment),
+    )

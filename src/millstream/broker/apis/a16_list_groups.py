@@ -1,0 +1,27 @@
+"""ListGroups (key 16), versions 0-5: every group with state and type; filters by state (4) and type (5)."""
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(broker: "Broker", connection: "Connection", request: ListGroupsRequest, version: int) -> ListGroupsResponse:
+    """The groups that the filters let through."""
+    states = {s.lower() for s in request.states_filter}
+    types = {t.lower() for t in request.types_filter}
+    listed = [
+        ListedGroup(group_id, protocol_type, state, kind)
+        for group_id, protocol_type, state, kind in broker.groups.listing()
+        if (not states or state.lower() in states) and (not types or kind.lower() in types)
+    ]
+    if version < 5:
+        for group in listed:
+            group.group_type = ""
+    if version < 4:
+        for group in listed:
+            group.group_state = ""
+    return ListGroupsResponse(0, 0, listed)

@@ -1,0 +1,69 @@
+"""AddPartitionsToTxn (key 24), versions 0-5: a transaction will write to these partitions.
+
+Clients send versions 0-3, one transaction each; from version 4 on it is batched, and may only verify (brokers among
+themselves). If one partition is unknown nothing is added: the others answer OPERATION_NOT_ATTEMPTED.
+"""
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.topics import INTERNAL
+from millstream.protocol import errors
+from millstream.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: AddPartitionsToTxnRequest, version: int
+) -> AddPartitionsToTxnResponse:
+    """One result per partition."""
+    if version >= 4:
+        results = [AddPartitionsToTxnResult(t.transactional_id, _add(broker, t, version)) for t in request.transactions]
+        return AddPartitionsToTxnResponse(0, 0, results)
+    only = AddPartitionsToTxnTransaction(
+        request.v3_and_below_transactional_id,
+        request.v3_and_below_producer_id,
+        request.v3_and_below_producer_epoch,
+        False,
+        request.v3_and_below_topics,
+    )
+    return AddPartitionsToTxnResponse(0, results_by_topic_v3_and_below=_add(broker, only, version))
+
+
+def _add(broker: "Broker", wanted: AddPartitionsToTxnTransaction, version: int) -> list[AddPartitionsToTxnTopicResult]:
+    unknown = set()
+    places = set()
+    for topic in wanted.topics:
+        known = broker.log.topics.get(topic.name)
+        for index in topic.partitions:
+            places.add((topic.name, index))
+            if known is None or not 0 <= index < len(known.partitions) or topic.name in INTERNAL:
+                unknown.add((topic.name, index))
+    if unknown:
+        error = errors.OPERATION_NOT_ATTEMPTED
+    elif wanted.verify_only:
+        error = broker.transactions.verify(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch, places)
+    else:
+        error = broker.transactions.add(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch, places)
+    error = broker.transactions.epoch_error(error, version, 2)
+    return [
+        AddPartitionsToTxnTopicResult(
+            topic.name,
+            [
+                AddPartitionsToTxnPartitionResult(
+                    index, errors.UNKNOWN_TOPIC_OR_PARTITION if (topic.name, index) in unknown else error
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in wanted.topics
+    ]

@@ -1,0 +1,22 @@
+"""AddOffsetsToTxn (key 25), versions 0-4: a transaction will commit offsets of a group."""
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol import errors
+from millstream.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: AddOffsetsToTxnRequest, version: int
+) -> AddOffsetsToTxnResponse:
+    """Add the group's partition of the offsets topic."""
+    if not request.group_id:
+        return AddOffsetsToTxnResponse(0, errors.INVALID_GROUP_ID)
+    error = broker.transactions.add(
+        request.transactional_id, request.producer_id, request.producer_epoch, {broker.groups.place(request.group_id)}
+    )
+    return AddOffsetsToTxnResponse(0, broker.transactions.epoch_error(error, version, 2))

@@ -1,0 +1,67 @@
+"""WriteTxnMarkers (key 27), versions 1-2: end a producer's transaction in given partitions.
+
+Kafka's coordinators send it to other brokers; here it only comes from an administrator who aborts a hanging transaction
+(kafka-transactions.sh abort). Only aborts are taken: a commit belongs to the coordinator, which writes its own markers.
+"""
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.topics import OFFSETS_TOPIC
+from millstream.log import LogError
+from millstream.protocol import errors
+from millstream.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from millstream.protocol.records import build_marker
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: WriteTxnMarkersRequest, version: int
+) -> WriteTxnMarkersResponse:
+    """One result per partition."""
+    results = []
+    for marker in request.markers:
+        topics = [
+            WritableTxnMarkerTopicResult(
+                topic.name,
+                [
+                    WritableTxnMarkerPartitionResult(index, _write(broker, marker, topic.name, index))
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in marker.topics
+        ]
+        results.append(WritableTxnMarkerResult(marker.producer_id, topics))
+    return WriteTxnMarkersResponse(results)
+
+
+def _write(broker: "Broker", marker: WritableTxnMarker, name: str, index: int) -> int:
+    topic = broker.log.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return errors.UNKNOWN_TOPIC_OR_PARTITION
+    if marker.transaction_result:
+        return errors.CLUSTER_AUTHORIZATION_FAILED
+    now = broker.now_ms()
+    batch = build_marker(
+        marker.producer_id,
+        marker.producer_epoch,
+        commit=False,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=now,
+    )
+    try:
+        topic.partitions[index].append(batch, now, internal=True)
+    except LogError as e:
+        return e.code
+    if name == OFFSETS_TOPIC:
+        broker.groups.transaction_ended(marker.producer_id, False)
+    return errors.NONE

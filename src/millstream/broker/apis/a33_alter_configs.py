@@ -1,0 +1,51 @@
+"""AlterConfigs (key 33), versions 0-2: replace all of a topic's own settings (deprecated in favour of key 44).
+
+Gaps: the broker's settings are given at start and cannot be changed while it runs.
+"""
+
+from typing import TYPE_CHECKING
+
+from millstream.log import LogError
+from millstream.log.config import TopicConfig
+from millstream.protocol import errors
+from millstream.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+TOPIC = 2
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: AlterConfigsRequest, version: int
+) -> AlterConfigsResponse:
+    """One result per resource."""
+    responses = []
+    for resource in request.resources:
+        code, text = _alter(broker, resource, request.validate_only)
+        responses.append(AlterConfigsResourceResponse(code, text, resource.resource_type, resource.resource_name))
+    return AlterConfigsResponse(0, responses)
+
+
+def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool) -> tuple[int, str | None]:
+    if resource.resource_type != TOPIC:
+        return errors.INVALID_REQUEST, "Only a topic's settings can be changed while the broker runs."
+    topic = broker.log.topics.get(resource.resource_name)
+    if topic is None:
+        return errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist."
+    changes: dict[str, str | None] = dict.fromkeys(topic.config.overrides)
+    for config in resource.configs:
+        changes[config.name] = config.value
+    try:
+        TopicConfig({k: v for k, v in changes.items() if v is not None}, broker.log_defaults)
+        if not validate_only:
+            broker.log.configure(topic.name, changes)
+    except LogError as e:
+        return e.code, str(e)
+    return 0, None

@@ -1,0 +1,62 @@
+"""CreatePartitions (key 37), versions 0-3: add empty partitions to a topic."""
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.topics import TopicError, check_count
+from millstream.log import LogError
+from millstream.protocol import errors
+from millstream.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: CreatePartitionsRequest, version: int
+) -> CreatePartitionsResponse:
+    """One result per topic."""
+    names = [wanted.name for wanted in request.topics]
+    results = []
+    for wanted in request.topics:
+        if names.count(wanted.name) > 1:
+            results.append(CreatePartitionsTopicResult(wanted.name, errors.INVALID_REQUEST, "Duplicate topic name."))
+            continue
+        try:
+            _grow(broker, wanted, request.validate_only)
+            results.append(CreatePartitionsTopicResult(wanted.name))
+        except (TopicError, LogError) as e:
+            results.append(CreatePartitionsTopicResult(wanted.name, e.code, str(e)))
+    return CreatePartitionsResponse(0, results)
+
+
+def _grow(broker: "Broker", wanted: CreatePartitionsTopic, validate_only: bool) -> None:
+    topic = broker.log.topics.get(wanted.name)
+    if topic is None:
+        raise TopicError(errors.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    present = len(topic.partitions)
+    if topic.internal:
+        raise TopicError(errors.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: its partitions stay as they are")
+    if wanted.count == present:
+        raise TopicError(errors.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+    if wanted.count < present:
+        raise TopicError(
+            errors.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {present} partition(s); {wanted.count} would not be an increase.",
+        )
+    check_count(wanted.count, broker.partition_count() - present)
+    if wanted.assignments is not None and (
+        len(wanted.assignments) != wanted.count - present
+        or any(a.broker_ids != [broker.node_id] for a in wanted.assignments)
+    ):
+        raise TopicError(
+            errors.INVALID_REPLICA_ASSIGNMENT,
+            f"The only broker is {broker.node_id}: each new partition can only be there.",
+        )
+    if not validate_only:
+        broker.log.add_partitions(topic.name, wanted.count)

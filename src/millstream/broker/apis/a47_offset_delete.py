@@ -1,0 +1,44 @@
+"""OffsetDelete (key 47), version 0: remove committed offsets of topics that the group does not subscribe to now."""
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol import errors
+from millstream.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: OffsetDeleteRequest, version: int
+) -> OffsetDeleteResponse:
+    """One result per partition."""
+    if not request.group_id:
+        return OffsetDeleteResponse(errors.INVALID_GROUP_ID)
+    if not broker.groups.exists(request.group_id):
+        return OffsetDeleteResponse(errors.GROUP_ID_NOT_FOUND)
+    subscribed = broker.groups.subscribed(request.group_id)
+    if subscribed is None:
+        return OffsetDeleteResponse(errors.NON_EMPTY_GROUP)
+    places = []
+    topics = []
+    for wanted in request.topics:
+        topic = broker.log.topics.get(wanted.name)
+        parts = []
+        for part in wanted.partitions:
+            code = 0
+            if topic is None or not 0 <= part.partition_index < len(topic.partitions):
+                code = errors.UNKNOWN_TOPIC_OR_PARTITION
+            elif wanted.name in subscribed:
+                code = errors.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                places.append((wanted.name, part.partition_index))
+            parts.append(OffsetDeleteResponsePartition(part.partition_index, code))
+        topics.append(OffsetDeleteResponseTopic(wanted.name, parts))
+    return OffsetDeleteResponse(broker.groups.forget_offsets(request.group_id, places), 0, topics)

@@ -1,0 +1,33 @@
+"""DescribeCluster (key 60), versions 0-2: this broker and the cluster's id.
+
+Asked for controllers (endpoint type 2) it answers MISMATCHED_ENDPOINT_TYPE, as a Kafka broker does.
+"""
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.apis.a03_metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from millstream.protocol import errors
+from millstream.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+BROKERS = 1
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: DescribeClusterRequest, version: int
+) -> DescribeClusterResponse:
+    """One broker, which is the controller too."""
+    if request.endpoint_type != BROKERS:
+        return DescribeClusterResponse(
+            0, errors.MISMATCHED_ENDPOINT_TYPE, "The request was sent to an endpoint of the wrong type."
+        )
+    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+    brokers = [DescribeClusterBroker(broker.node_id, broker.host, broker.port)]
+    return DescribeClusterResponse(0, 0, None, BROKERS, broker.log.cluster_id, broker.node_id, brokers, operations)

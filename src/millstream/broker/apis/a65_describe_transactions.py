@@ -1,0 +1,42 @@
+"""DescribeTransactions (key 65), version 0: state, producer and partitions of transactional ids."""
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol import errors
+from millstream.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: DescribeTransactionsRequest, version: int
+) -> DescribeTransactionsResponse:
+    """One description per id."""
+    return DescribeTransactionsResponse(0, [_describe(broker, each) for each in request.transactional_ids])
+
+
+def _describe(broker: "Broker", transactional_id: str) -> TransactionState:
+    found = broker.transactions.transactions.get(transactional_id)
+    if not transactional_id or found is None:
+        code = errors.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else errors.INVALID_REQUEST
+        return TransactionState(code, transactional_id)
+    topics: dict[str, list[int]] = {}
+    for name, index in sorted(found.partitions):
+        topics.setdefault(name, []).append(index)
+    return TransactionState(
+        0,
+        transactional_id,
+        found.state.title,
+        found.timeout_ms,
+        found.started,
+        found.producer_id,
+        found.epoch,
+        [TopicData(name, indexes) for name, indexes in topics.items()],
+    )

@@ -1,0 +1,145 @@
+"""What the APIs share: the log, settings, coordinators, connections, and the budget of request bytes."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar
+
+from millstream.broker import limits
+from millstream.broker.fetch_sessions import FetchSessions
+from millstream.broker.flusher import Flusher
+from millstream.broker.groups.coordinator import GroupCoordinator
+from millstream.broker.settings import Settings
+from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
+from millstream.broker.transactions.coordinator import TransactionCoordinator
+from millstream.log.config import Defaults
+from millstream.protocol import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from millstream.broker.connection import Connection
+    from millstream.log import Log, Topic
+    from millstream.protocol.wire import Message
+
+S = TypeVar("S")
+M = TypeVar("M", bound="Message")
+logger = logging.getLogger(__name__)
+
+
+class Broker:
+    """One running broker over one log."""
+
+    def __init__(self, log: "Log", settings: Settings, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
+        self.log = log
+        self.settings = settings
+        self.loop = loop
+        self.host = host
+        self.port = port
+        self.node_id = settings.integer("node.id")
+        self.max_frame = settings.integer("socket.request.max.bytes")
+        self.read_view = memoryview(bytearray(limits.READ_BYTES))
+        self.connections: set[Connection] = set()
+        self.starved: deque[Connection] = deque()
+        self.fetch_sessions = FetchSessions()
+        self.flusher = Flusher(loop)
+        self.groups = GroupCoordinator(self)
+        self.transactions = TransactionCoordinator(self)
+        self._budget = settings.integer("queued.max.request.bytes")
+        self.log_defaults = Defaults(settings.log_defaults).topics
+        self._ids: dict[bytes, Topic] = {}
+
+    def now_ms(self) -> int:
+        """The time of day in epoch milliseconds."""
+        return int(time.time() * 1000)
+
+    def answer(
+        self, source: "asyncio.Future[S]", make: "Callable[[S], M]"
+    ) -> "M | asyncio.Future[M]":
+        """The response to a request whose outcome is, or will be, in a future."""
+        if source.done():
+            return make(source.result())
+        response: asyncio.Future[M] = self.loop.create_future()
+
+        def done(_: "asyncio.Future[S]") -> None:
+            if not response.done():
+                if source.cancelled():
+                    response.cancel()
+                else:
+                    response.set_result(make(source.result()))
+
+        source.add_done_callback(done)
+        return response
+
+    # ---- topics
+
+    def topic_by_id(self, topic_id: bytes) -> "Topic | None":
+        """The topic of a 16-byte id."""
+        found = self._ids.get(topic_id)
+        if found is None:
+            found = self.log.topic(uuid.UUID(bytes=topic_id))
+            if found is not None:
+                self._ids[topic_id] = found
+        return found
+
+    def create_topic(self, name: str, partitions: int, config: "Mapping[str, str]") -> "Topic":
+        """Create a topic; -1 partitions: num.partitions. Raises TopicError or LogError."""
+        check_name(name)
+        if name in INTERNAL:
+            raise TopicError(errors.INVALID_TOPIC_EXCEPTION, f"{name} is internal: the broker makes it itself")
+        if partitions == -1:
+            partitions = self.settings.integer("num.partitions")
+        check_count(partitions, self.partition_count())
+        topic = self.log.create(name, partitions, dict(config))
+        logger.info("topic %s created, %d partitions", name, partitions)
+        return topic
+
+    def partition_count(self) -> int:
+        """Partitions of all topics."""
+        return sum(len(topic.partitions) for topic in self.log.topics.values())
+
+    def delete_topic(self, topic: "Topic") -> None:
+        """Delete a topic and what groups committed for it. Raises LogError."""
+        watching = [(partition, set(partition.listeners)) for partition in topic.partitions]
+        self._ids.pop(topic.id.bytes, None)
+        self.log.delete(topic.name)
+        logger.info("topic %s deleted", topic.name)
+        self.groups.topic_deleted(topic.name)
+        self.transactions.topic_deleted(topic.name)
+        for partition, listeners in watching:  # long polls find out that it is gone
+            for listener in listeners:
+                listener(partition)
+
+    # ---- connections and their budget
+
+    def forget(self, connection: "Connection") -> None:
+        """A connection is closed."""
+        self.connections.discard(connection)
+
+    def has_room(self, size: int) -> bool:
+        """Whether ``size`` more bytes of unfinished requests may be held."""
+        return self._budget >= size
+
+    def charge(self, size: int) -> None:
+        """Take from the budget of request bytes, or give back."""
+        self._budget -= size
+        while size < 0 and self.starved and self.starved[0].feed():
+            self.starved.popleft()
+
+    def sweep(self, now: float) -> None:
+        """Close what idles or takes too long."""
+        idle = self.settings.seconds("connections.max.idle.ms")
+        for connection in list(self.connections):
+            reason = connection.overdue(now, idle)
+            if reason is not None:
+                connection.close(reason)
+
+    def close(self) -> None:
+        """Close every connection, end the coordinators, wait for fsyncs; the log stays open."""
+        for connection in list(self.connections):
+            connection.close("the broker ends", quiet=True)
+        self.groups.close()
+        self.transactions.close()
+        self.flusher.close()

@@ -1,0 +1,1 @@
+"""Consumer groups: pure state machines, the offsets they commit, and the coordinator that stores and answers."""

@@ -1,0 +1,553 @@
+"""The classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as a pure state machine.
+
+Events are method calls that carry the time; what follows from them comes back as effects: answers to requests (named by
+tokens that the caller chose) and writes of the group's metadata, to be carried out in order. Nothing here waits: the
+caller asks for ``next_deadline`` and calls ``tick`` then.
+
+Source: Kafka's GroupMetadataManager and ClassicGroup; KIP-345 (static members), KIP-394 (member ids are given before
+joining), KIP-800 (reasons), KIP-814 (a static leader that returns skips the assignment).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from millstream.protocol import errors
+
+Token = object
+# A new member's JoinGroup waits at most this long for the rebalance: its client may be gone (Kafka: 5 minutes).
+NEW_MEMBER_JOIN_SECONDS = 300.0
+
+
+class State(StrEnum):
+    """As DescribeGroups and ListGroups name them."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(slots=True)
+class Member:
+    """A member of the group. Times are seconds on the caller's clock."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_seconds: float
+    rebalance_seconds: float
+    protocols: list[tuple[str, bytes]]
+    assignment: bytes = b""
+    deadline: float = 0.0
+    joining: Token | None = None
+    syncing: Token | None = None
+    new: bool = False
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What the member said under a protocol."""
+        for name, data in self.protocols:
+            if name == protocol:
+                return data
+        return b""
+
+    def vote(self, candidates: set[str]) -> str | None:
+        """The first of its protocols that is a candidate."""
+        return next((name for name, _ in self.protocols if name in candidates), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A JoinGroup request."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_seconds: float
+    rebalance_seconds: float
+    protocol_type: str
+    protocols: list[tuple[str, bytes]]
+    id_first: bool = True  # a new member gets its id before it joins (version 4 on)
+    may_skip: bool = True  # the client understands "skip the assignment" (version 9 on)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Answer a JoinGroup."""
+
+    token: Token
+    error: int
+    member_id: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: list[tuple[str, str | None, bytes]] = field(default_factory=list)
+    skip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Answer a SyncGroup."""
+
+    token: Token
+    error: int
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write the group's metadata before anything that follows."""
+
+
+Effect = Joined | Synced | Store
+
+
+class ClassicGroup:
+    """One group. ``new_id`` makes member ids from a client id or instance id."""
+
+    def __init__(
+        self, group_id: str, new_id: Callable[[str], str], *, initial_delay: float = 0.0, max_size: int = 0x7FFFFFFF
+    ) -> None:
+        self.id = group_id
+        self.state = State.EMPTY
+        self.since = 0.0  # when the state began
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static: dict[str, str] = {}  # instance id -> member id
+        self.pending: dict[str, float] = {}  # member ids that were given but have not joined -> deadline
+        self.initial_delay = initial_delay
+        self.max_size = max_size
+        self._new_id = new_id
+        self._join_deadline = 0.0  # the rebalance ends now, whoever is missing
+        self._not_before = 0.0  # the first rebalance of a group waits for more members until then
+        self._sync_deadline = 0.0
+
+    # ---- events
+
+    def join(self, request: Join, token: Token, now: float) -> list[Effect]:
+        """JoinGroup."""
+        if self.state is State.DEAD:
+            return [Joined(token, errors.COORDINATOR_NOT_AVAILABLE, request.member_id)]
+        if not self._accepts(request):
+            return [Joined(token, errors.INCONSISTENT_GROUP_PROTOCOL, request.member_id)]
+        if not request.member_id:
+            return self._join_new(request, token, now)
+        return self._join_known(request, token, now)
+
+    def sync(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        protocol_type: str | None,
+        protocol: str | None,
+        assignments: dict[str, bytes],
+        token: Token,
+        now: float,
+    ) -> list[Effect]:
+        """SyncGroup; the leader's brings everybody's assignment."""
+        error = self._check(member_id, instance_id, generation)
+        if error:
+            return [Synced(token, error)]
+        if (protocol_type is not None and protocol_type != self.protocol_type) or (
+            protocol is not None and protocol != self.protocol
+        ):
+            return [Synced(token, errors.INCONSISTENT_GROUP_PROTOCOL)]
+        member = self.members[member_id]
+        if self.state is State.PREPARING:
+            return [Synced(token, errors.REBALANCE_IN_PROGRESS)]
+        if self.state is State.STABLE:
+            self._touch(member, now)
+            return [self._synced(token, member)]
+        if self.state is not State.COMPLETING:
+            return [Synced(token, errors.UNKNOWN_MEMBER_ID)]
+        effects: list[Effect] = []
+        if member.syncing is not None:
+            effects.append(Synced(member.syncing, errors.REBALANCE_IN_PROGRESS))
+        member.syncing = token
+        self._touch(member, now)
+        if member_id == self.leader:
+            for each in self.members.values():
+                each.assignment = assignments.get(each.id, b"")
+            self._enter(State.STABLE, now)
+            effects.append(Store())
+            for each in self.members.values():
+                if each.syncing is not None:
+                    effects.append(self._synced(each.syncing, each))
+                    each.syncing = None
+                    self._touch(each, now)
+                elif each.deadline < now + each.session_seconds:
+                    # It has not synced yet: it must before the rebalance would time out.
+                    each.deadline = max(each.deadline, self._sync_deadline)
+        return effects
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: float) -> int:
+        """Heartbeat; returns the error code."""
+        error = self._check(member_id, instance_id, generation)
+        if error:
+            return error
+        self._touch(self.members[member_id], now)
+        return errors.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else errors.NONE
+
+    def leave(self, member_id: str, instance_id: str | None, now: float) -> tuple[int, list[Effect]]:
+        """One member of a LeaveGroup; the error code and what follows."""
+        if self.state is State.DEAD:
+            return errors.COORDINATOR_NOT_AVAILABLE, []
+        if instance_id is not None:
+            known = self.static.get(instance_id)
+            if known is None:
+                return errors.UNKNOWN_MEMBER_ID, []
+            if member_id and member_id != known:
+                return errors.FENCED_INSTANCE_ID, []
+            member_id = known
+        if member_id in self.pending:
+            del self.pending[member_id]
+            return errors.NONE, self._maybe_complete(now)
+        if member_id not in self.members:
+            return errors.UNKNOWN_MEMBER_ID, []
+        return errors.NONE, self._remove(member_id, now)
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> int:
+        """Whether a member may commit offsets now (an empty group takes commits from outside: generation -1)."""
+        if generation < 0 and self.state is State.EMPTY and not member_id:
+            return errors.NONE
+        if generation < 0 and self.state is State.EMPTY:
+            return errors.NONE if member_id == "" else errors.UNKNOWN_MEMBER_ID
+        error = self._check(member_id, instance_id, generation)
+        if error:
+            return error
+        self._touch(self.members[member_id], now)
+        return errors.REBALANCE_IN_PROGRESS if self.state is State.COMPLETING else errors.NONE
+
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> int:
+        """Whether a transactional producer may commit for a member; -1 and no member: it does not say which (before KIP-447)."""
+        if generation < 0 and not member_id and instance_id is None:
+            return errors.NONE
+        if self.state is State.DEAD:
+            return errors.COORDINATOR_NOT_AVAILABLE
+        if generation >= 0 or member_id or instance_id is not None:
+            error = self._identify(member_id, instance_id)
+            if error:
+                return error
+            if generation >= 0 and generation != self.generation:
+                return errors.ILLEGAL_GENERATION
+        return errors.NONE
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed: expire members, end a rebalance that took too long."""
+        effects: list[Effect] = []
+        for member_id in [i for i, deadline in self.pending.items() if deadline <= now]:
+            del self.pending[member_id]
+        if self.state is State.PREPARING:
+            effects += self._expire(now)
+            if self.state is State.PREPARING and now >= self._join_deadline:
+                effects += self._complete_join(now)
+            else:
+                effects += self._maybe_complete(now)
+        elif self.state is State.COMPLETING and now >= self._sync_deadline:
+            for member in [m for m in self.members.values() if m.syncing is None]:
+                effects += self._remove(member.id, now)
+        else:
+            effects += self._expire(now)
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When tick must be called next; None: not before another event."""
+        times = list(self.pending.values())
+        times += [m.deadline for m in self.members.values() if m.new or (m.joining is None and m.syncing is None)]
+        if self.state is State.PREPARING:
+            times.append(self._join_deadline)
+            if self._not_before:
+                times.append(self._not_before)
+        elif self.state is State.COMPLETING:
+            times.append(self._sync_deadline)
+        return min(times, default=None)
+
+    def die(self) -> list[Effect]:
+        """The group is deleted: answer whoever waits."""
+        self.state = State.DEAD
+        effects: list[Effect] = []
+        for member in self.members.values():
+            effects += self._refuse(member, errors.COORDINATOR_NOT_AVAILABLE)
+        self.members.clear()
+        return effects
+
+    # ---- joining
+
+    def _accepts(self, request: Join) -> bool:
+        """Whether the protocols fit those of the members that are there."""
+        if not request.protocols or not request.protocol_type:
+            return False
+        others = [m for m in self.members.values() if m.id != request.member_id]
+        if not others or self.state is State.EMPTY:
+            return True
+        if self.protocol_type is not None and request.protocol_type != self.protocol_type:
+            return False
+        names = {name for name, _ in request.protocols}
+        if request.instance_id is not None and (known := self.static.get(request.instance_id)):
+            others = [m for m in others if m.id != known]
+        return not others or any(all(any(n == name for n, _ in m.protocols) for m in others) for name in names)
+
+    def _full(self) -> bool:
+        return len(self.members) + len(self.pending) >= self.max_size
+
+    def _join_new(self, request: Join, token: Token, now: float) -> list[Effect]:
+        member_id = self._new_id(request.instance_id or request.client_id)
+        if request.instance_id is not None:
+            known = self.static.get(request.instance_id)
+            if known is not None:
+                return self._replace(known, member_id, request, token, now)
+            if self._full():
+                return [Joined(token, errors.GROUP_MAX_SIZE_REACHED, "")]
+            return self._add(member_id, request, token, now)
+        if self._full():
+            return [Joined(token, errors.GROUP_MAX_SIZE_REACHED, "")]
+        if request.id_first:
+            self.pending[member_id] = now + request.session_seconds
+            return [Joined(token, errors.MEMBER_ID_REQUIRED, member_id)]
+        return self._add(member_id, request, token, now)
+
+    def _join_known(self, request: Join, token: Token, now: float) -> list[Effect]:
+        member_id = request.member_id
+        if member_id in self.pending:
+            if request.instance_id is not None:
+                return [Joined(token, errors.UNKNOWN_MEMBER_ID, member_id)]
+            del self.pending[member_id]
+            return self._add(member_id, request, token, now)
+        error = self._identify(member_id, request.instance_id)
+        if error:
+            return [Joined(token, error, member_id)]
+        member = self.members[member_id]
+        same = member.protocols == request.protocols
+        if self.state is State.PREPARING:
+            return self._rejoin(member, request, token, now)
+        if self.state is State.COMPLETING:
+            if same:  # its answer to the join was lost
+                return [self._joined(token, member)]
+            return self._rejoin(member, request, token, now)
+        if self.state is State.STABLE:
+            if member_id == self.leader or not same:
+                return self._rejoin(member, request, token, now)
+            self._touch(member, now)
+            return [self._joined(token, member)]
+        return [Joined(token, errors.UNKNOWN_MEMBER_ID, member_id)]
+
+    def _add(self, member_id: str, request: Join, token: Token, now: float) -> list[Effect]:
+        member = Member(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_seconds,
+            request.rebalance_seconds,
+            request.protocols,
+            joining=token,
+            new=True,
+            deadline=now + NEW_MEMBER_JOIN_SECONDS,
+        )
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members[member_id] = member
+        if self.leader is None:
+            self.leader = member_id
+        if request.instance_id is not None:
+            self.static[request.instance_id] = member_id
+        return self._prepare(now)
+
+    def _rejoin(self, member: Member, request: Join, token: Token, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if member.joining is not None:
+            effects.append(Joined(member.joining, errors.REBALANCE_IN_PROGRESS, member.id))
+        member.protocols = request.protocols
+        member.session_seconds = request.session_seconds
+        member.rebalance_seconds = request.rebalance_seconds
+        member.client_id, member.client_host = request.client_id, request.client_host
+        member.joining = token
+        return effects + self._prepare(now)
+
+    def _replace(self, old_id: str, new_id: str, request: Join, token: Token, now: float) -> list[Effect]:
+        """A static member has come back under a new member id."""
+        member = self.members.pop(old_id)
+        effects = self._refuse(member, errors.FENCED_INSTANCE_ID)
+        member.id = new_id
+        self.members[new_id] = member
+        self.static[request.instance_id or ""] = new_id
+        was_leader = self.leader == old_id
+        if was_leader:
+            self.leader = new_id
+        same_choice = True
+        before = member.protocols
+        member.protocols = request.protocols
+        member.session_seconds = request.session_seconds
+        member.rebalance_seconds = request.rebalance_seconds
+        member.client_id, member.client_host = request.client_id, request.client_host
+        self._touch(member, now)
+        if self.state is State.STABLE:
+            same_choice = self._select() == self.protocol
+            if same_choice and dict(before).get(self.protocol or "") is not None:
+                effects.append(Store())
+                if request.may_skip:
+                    joined = self._joined(token, member, skip=was_leader)
+                else:  # an older client that thinks it leads would assign from what it alone knows
+                    joined = Joined(
+                        token,
+                        0,
+                        new_id,
+                        self.generation,
+                        self.protocol_type,
+                        self.protocol,
+                        old_id if was_leader else self.leader or "",
+                    )
+                return [*effects, joined]
+        member.joining = token
+        return effects + self._prepare(now)
+
+    # ---- rebalancing
+
+    def _prepare(self, now: float) -> list[Effect]:
+        """Begin a rebalance, or go on with it."""
+        effects: list[Effect] = []
+        if self.state is not State.PREPARING:
+            if self.state is State.COMPLETING:
+                for member in self.members.values():
+                    member.assignment = b""
+                    if member.syncing is not None:
+                        effects.append(Synced(member.syncing, errors.REBALANCE_IN_PROGRESS))
+                        member.syncing = None
+            self._not_before = now + self.initial_delay if self.state is State.EMPTY and self.initial_delay else 0.0
+            self._enter(State.PREPARING, now)
+            for member in self.members.values():
+                if member.joining is None:
+                    self._touch(member, now)
+        longest = max((m.rebalance_seconds for m in self.members.values()), default=0.0)
+        if not self._join_deadline or self.since == now:
+            self._join_deadline = now + longest
+        return effects + self._maybe_complete(now)
+
+    def _maybe_complete(self, now: float) -> list[Effect]:
+        """End the rebalance when everybody is there."""
+        if self.state is not State.PREPARING or now < self._not_before or self.pending:
+            return []
+        if any(m.joining is None for m in self.members.values()):
+            return []
+        return self._complete_join(now)
+
+    def _complete_join(self, now: float) -> list[Effect]:
+        """Begin the next generation with those who joined."""
+        for member in [m for m in self.members.values() if m.joining is None and m.instance_id is None]:
+            del self.members[member.id]
+        joined = [m for m in self.members.values() if m.joining is not None]
+        if self.members and not joined:  # only static members that have not come back: their sessions decide
+            longest = max(m.rebalance_seconds for m in self.members.values())
+            self._join_deadline = now + longest
+            return []
+        self.generation += 1
+        self._join_deadline = self._not_before = 0.0
+        if not self.members:
+            self.leader = self.protocol = None
+            self._enter(State.EMPTY, now)
+            return [Store()]
+        if self.leader not in self.members or self.members[self.leader].joining is None:
+            self.leader = joined[0].id
+        self.protocol = self._select()
+        self._enter(State.COMPLETING, now)
+        self._sync_deadline = now + max(m.rebalance_seconds for m in self.members.values())
+        effects: list[Effect] = []
+        for member in joined:
+            effects.append(self._joined(member.joining, member))
+            member.joining = None
+            member.new = False
+            self._touch(member, now)
+        return effects
+
+    def _select(self) -> str | None:
+        """The protocol that most members prefer among those that all know."""
+        candidates: set[str] | None = None
+        for member in self.members.values():
+            names = {name for name, _ in member.protocols}
+            candidates = names if candidates is None else candidates & names
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = member.vote(candidates or set())
+            if choice is not None:
+                votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=lambda name: votes[name], default=None)
+
+    def _expire(self, now: float) -> list[Effect]:
+        """Remove members whose session has ended."""
+        effects: list[Effect] = []
+        for member in list(self.members.values()):
+            waits = (member.joining is not None and not member.new) or member.syncing is not None
+            if member.deadline <= now and not waits and member.id in self.members:
+                effects += self._remove(member.id, now)
+        return effects
+
+    def _remove(self, member_id: str, now: float) -> list[Effect]:
+        member = self.members.pop(member_id)
+        effects = self._refuse(member, errors.UNKNOWN_MEMBER_ID)
+        if member.instance_id is not None and self.static.get(member.instance_id) == member_id:
+            del self.static[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next((m.id for m in self.members.values() if m.joining is not None), None) or next(
+                iter(self.members), None
+            )
+        if self.state in (State.STABLE, State.COMPLETING):
+            effects += self._prepare(now)
+        elif self.state is State.PREPARING:
+            effects += self._maybe_complete(now)
+        return effects
+
+    def _refuse(self, member: Member, error: int) -> list[Effect]:
+        effects: list[Effect] = []
+        if member.joining is not None:
+            effects.append(Joined(member.joining, error, member.id))
+            member.joining = None
+        if member.syncing is not None:
+            effects.append(Synced(member.syncing, error))
+            member.syncing = None
+        return effects
+
+    # ---- small things
+
+    def _check(self, member_id: str, instance_id: str | None, generation: int) -> int:
+        if self.state is State.DEAD:
+            return errors.COORDINATOR_NOT_AVAILABLE
+        error = self._identify(member_id, instance_id)
+        if error:
+            return error
+        return errors.ILLEGAL_GENERATION if generation != self.generation else errors.NONE
+
+    def _identify(self, member_id: str, instance_id: str | None) -> int:
+        if instance_id is not None:
+            known = self.static.get(instance_id)
+            if known is None:
+                return errors.UNKNOWN_MEMBER_ID
+            return errors.FENCED_INSTANCE_ID if known != member_id else errors.NONE
+        return errors.NONE if member_id in self.members else errors.UNKNOWN_MEMBER_ID
+
+    def _touch(self, member: Member, now: float) -> None:
+        member.deadline = now + member.session_seconds
+
+    def _enter(self, state: State, now: float) -> None:
+        self.state = state
+        self.since = now
+
+    def _joined(self, token: Token, member: Member, skip: bool = False) -> Joined:
+        members = []
+        if member.id == self.leader:
+            members = [(m.id, m.instance_id, m.metadata(self.protocol)) for m in self.members.values()]
+        return Joined(
+            token, 0, member.id, self.generation, self.protocol_type, self.protocol, self.leader or "", members, skip
+        )
+
+    def _synced(self, token: Token, member: Member) -> Synced:
+        return Synced(token, 0, member.assignment, self.protocol_type, self.protocol)

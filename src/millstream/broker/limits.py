@@ -1,0 +1,34 @@
+"""The broker's bounds: each says what it stops, and what happens when it is reached."""
+
+# A frame's announced size is compared with socket.request.max.bytes (a setting); these bound the rest.
+
+# What one read of a socket may bring; one such buffer serves all connections, because a request is used up (or its
+# parts copied) before the next one is read.
+READ_BYTES = 256 * 1024
+# An unfinished frame up to this size waits as a copy; a larger one gets a buffer of its own, charged to the budget.
+SMALL_FRAME_BYTES = 16 * 1024
+# A large frame's buffer starts with this and doubles as bytes arrive: announcing 100 MB costs the broker nothing.
+FIRST_BUFFER_BYTES = 1024 * 1024
+# Frames of these sizes are only for records; anything else that long is garbage or an attack (Kafka: 100 MB for all).
+MAX_OTHER_REQUEST_BYTES = 8 * 1024 * 1024
+# A frame must be complete this long after its first byte, or the connection is closed: hoarders of buffers end here.
+FRAME_SECONDS = 60.0
+# Requests of one connection that wait for their answer (long polls, fsync, rebalances); then it is not read further.
+MAX_IN_FLIGHT = 100
+# Answers that a client does not read; then its requests are not read either.
+MAX_UNSENT_BYTES = 4 * 1024 * 1024
+# A whole fetch response, whatever the client asks for (Kafka: fetch.max.bytes = 55 MiB).
+MAX_FETCH_BYTES = 55 * 1024 * 1024
+# Pieces of files up to this size are copied into the answer: one system call instead of two.
+COPIED_SLICE_BYTES = 16 * 1024
+# Fetch sessions kept for incremental fetches; the least recently used one goes (Kafka's default, too).
+MAX_FETCH_SESSIONS = 1000
+# Partitions that fetch sessions remember in total; a client over it gets sessionless fetches.
+MAX_SESSION_PARTITIONS = 200_000
+# Topics in a name and partitions in a topic: one request must not fill the disk with empty files.
+MAX_PARTITIONS_PER_TOPIC = 10_000
+MAX_PARTITIONS_TOTAL = 100_000
+# Connections waiting in the kernel to be accepted.
+BACKLOG = 512
+# How often idle connections and overdue frames are looked for.
+SWEEP_SECONDS = 5.0

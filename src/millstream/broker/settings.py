@@ -1,0 +1,168 @@
+"""The broker's settings, by Apache Kafka's names where Kafka has them; unknown names and wrong values are refused.
+
+Topic settings by their broker names (log.retention.ms, log.segment.bytes, message.max.bytes, ...) are the log's: see
+``millstream.log.config``. Defaults are Kafka's except where a comment here says otherwise.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from millstream.log.config import ENGINE, SETTINGS, Defaults
+from millstream.log.errors import InvalidConfig
+
+INT_MAX = 0x7FFFFFFF
+LONG_MAX = 0x7FFFFFFFFFFFFFFF
+
+
+class SettingsError(ValueError):
+    """A setting that is unknown or has a wrong value; the text says which and what to do."""
+
+
+class Known(NamedTuple):
+    """A setting: kind ("int", "long", "boolean", "string"), default, smallest and largest value of a number."""
+
+    kind: str
+    default: str
+    low: int = 0
+    high: int = INT_MAX
+    only: str | None = None  # the one value that is possible on a single machine
+
+
+KNOWN: dict[str, Known] = {
+    "node.id": Known("int", "0"),
+    "num.partitions": Known("int", "1", 1, 10_000),
+    "auto.create.topics.enable": Known("boolean", "true"),
+    "delete.topic.enable": Known("boolean", "true"),
+    "default.replication.factor": Known("int", "1", only="1"),
+    "socket.request.max.bytes": Known("int", str(100 * 1024 * 1024), 1024),
+    # Kafka's default is no bound (-1). Buffers of unfinished large requests, over all connections.
+    "queued.max.request.bytes": Known("long", str(256 * 1024 * 1024), 1024 * 1024, LONG_MAX),
+    # Kafka's default is no bound.
+    "max.connections": Known("int", "10000", 1),
+    "connections.max.idle.ms": Known("long", "600000", 1000, LONG_MAX),
+    "group.min.session.timeout.ms": Known("int", "6000", 1),
+    "group.max.session.timeout.ms": Known("int", "1800000", 1),
+    # Kafka waits 3000 so that a fleet's first members join one generation. On one machine that wait would be most of
+    # an application's start, and a rebalance of a few members takes milliseconds.
+    "group.initial.rebalance.delay.ms": Known("int", "0"),
+    "group.max.size": Known("int", str(INT_MAX), 1),
+    # Kafka spreads groups over 50 partitions so that many brokers share them; here one is written by one broker.
+    "offsets.topic.num.partitions": Known("int", "1", 1, 1000),
+    "offsets.topic.replication.factor": Known("int", "1", only="1"),
+    "offsets.topic.segment.bytes": Known("int", str(100 * 1024 * 1024), 1024 * 1024),
+    "offsets.retention.minutes": Known("int", "10080", 1),
+    "offsets.retention.check.interval.ms": Known("long", "600000", 1, LONG_MAX),
+    "offset.metadata.max.bytes": Known("int", "4096"),
+    "group.consumer.heartbeat.interval.ms": Known("int", "5000", 1),
+    "group.consumer.min.heartbeat.interval.ms": Known("int", "5000", 1),
+    "group.consumer.max.heartbeat.interval.ms": Known("int", "15000", 1),
+    "group.consumer.session.timeout.ms": Known("int", "45000", 1),
+    "group.consumer.min.session.timeout.ms": Known("int", "45000", 1),
+    "group.consumer.max.session.timeout.ms": Known("int", "60000", 1),
+    "group.consumer.max.size": Known("int", str(INT_MAX), 1),
+    # As above: one partition is enough for one broker (Kafka: 50).
+    "transaction.state.log.num.partitions": Known("int", "1", 1, 1000),
+    "transaction.state.log.replication.factor": Known("int", "1", only="1"),
+    "transaction.state.log.min.isr": Known("int", "1", only="1"),
+    "transaction.state.log.segment.bytes": Known("int", str(100 * 1024 * 1024), 1024 * 1024),
+    "transaction.max.timeout.ms": Known("int", "900000", 1),
+    "transactional.id.expiration.ms": Known("int", "604800000", 1),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": Known("int", "10000", 1),
+    # How often retention and compaction look for work.
+    "log.retention.check.interval.ms": Known("long", "300000", 1, LONG_MAX),
+    "log.cleaner.backoff.ms": Known("long", "15000", 0, LONG_MAX),
+}
+# Coarser names of a topic setting, with the milliseconds in one of their units; Kafka lets the finest one win.
+COARSE = {
+    "log.retention.minutes": ("log.retention.ms", 60_000),
+    "log.retention.hours": ("log.retention.ms", 3_600_000),
+    "log.roll.hours": ("log.roll.ms", 3_600_000),
+}
+# Names that Kafka users would try, and what to use here.
+INSTEAD = {
+    "log.dir": "--data DIR",
+    "log.dirs": "--data DIR",
+    "listeners": "--listen HOST:PORT",
+    "advertised.listeners": "--listen HOST:PORT",
+    "broker.id": "node.id",
+}
+TOPIC_SYNONYMS = {setting.synonym: name for name, setting in SETTINGS.items() if setting.synonym is not None}
+
+
+class Settings:
+    """The settings in effect. ``log_defaults`` is the part that the log takes."""
+
+    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        self.given = dict(given or {})
+        self.values = {name: known.default for name, known in KNOWN.items()}
+        self.log_defaults: dict[str, str] = {}
+        for name, value in self.given.items():
+            if name in KNOWN:
+                self.values[name] = _checked(name, value, KNOWN[name])
+            elif name in COARSE:
+                fine, factor = COARSE[name]
+                if fine not in self.given:
+                    amount = int(_checked(name, value, Known("int", "", -1)))
+                    self.log_defaults.setdefault(fine, str(amount * factor if amount >= 0 else -1))
+            elif name in TOPIC_SYNONYMS or name in ENGINE or name == "millstream.durability":
+                self.log_defaults[name] = value
+            else:
+                raise SettingsError(_unknown(name))
+        try:
+            Defaults(self.log_defaults)
+        except InvalidConfig as e:
+            raise SettingsError(str(e)) from None
+
+    @classmethod
+    def parse(cls, pairs: Sequence[str]) -> "Settings":
+        """From ``name=value`` texts, as the command line has them; the last of a name wins."""
+        given = {}
+        for pair in pairs:
+            name, equals, value = pair.partition("=")
+            if not equals or not name:
+                raise SettingsError(f"expected name=value, got {pair!r}; example: --set num.partitions=4")
+            given[name.strip()] = value.strip()
+        return cls(given)
+
+    def integer(self, name: str) -> int:
+        """A number's value."""
+        return int(self.values[name])
+
+    def seconds(self, name: str) -> float:
+        """A time in milliseconds, as seconds."""
+        return int(self.values[name]) / 1000
+
+    def boolean(self, name: str) -> bool:
+        """A switch's value."""
+        return self.values[name] == "true"
+
+
+def _checked(name: str, value: str, known: Known) -> str:
+    if known.only is not None and value != known.only:
+        raise SettingsError(f"{name}={value}: on one machine it can only be {known.only}; leave it out")
+    if known.kind == "boolean":
+        if value.lower() not in ("true", "false"):
+            raise SettingsError(f"{name}={value}: expected true or false")
+        return value.lower()
+    if known.kind in ("int", "long"):
+        try:
+            number = int(value)
+        except ValueError:
+            raise SettingsError(f"{name}={value}: expected a whole number") from None
+        if not known.low <= number <= known.high:
+            raise SettingsError(f"{name}={value}: expected a number from {known.low} to {known.high}")
+        return str(number)
+    return value
+
+
+def _unknown(name: str) -> str:
+    if name in INSTEAD:
+        return f"{name} is not a setting here: use {INSTEAD[name]}"
+    if name in SETTINGS:
+        synonym = SETTINGS[name].synonym
+        hint = f"; as the default of all topics it is called {synonym}" if synonym else ""
+        return f"{name} is a topic's setting, not the broker's{hint}"
+    names = [*KNOWN, *COARSE, *TOPIC_SYNONYMS, *ENGINE, "millstream.durability"]
+    near = difflib.get_close_matches(name, names, 1, 0.5)
+    return f"unknown setting {name}" + (f"; did you mean {near[0]}?" if near else "; names are Apache Kafka's")

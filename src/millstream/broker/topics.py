@@ -1,0 +1,41 @@
+"""What a topic may be called and look like: the rules that CreateTopics and auto-creation share."""
+
+import re
+
+from millstream.broker import limits
+from millstream.protocol import errors
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+MAX_NAME = 249  # with a partition number and a suffix it is still a file name
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicError(Exception):
+    """A topic that cannot be created or changed as asked; ``code`` is Kafka's."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def check_name(name: str) -> None:
+    """Raise TopicError unless Kafka allows the name."""
+    if not name or name in (".", "..") or len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        raise TopicError(
+            errors.INVALID_TOPIC_EXCEPTION,
+            f"{name!r} is no topic name: expected 1 to {MAX_NAME} of the characters a-z A-Z 0-9 . _ -, and not . or ..",
+        )
+
+
+def check_count(partitions: int, present: int) -> None:
+    """Raise TopicError unless a topic may have so many partitions. ``present``: those of all other topics."""
+    if partitions < 1:
+        raise TopicError(errors.INVALID_PARTITIONS, f"expected at least 1 partition, got {partitions}")
+    if partitions > limits.MAX_PARTITIONS_PER_TOPIC or present + partitions > limits.MAX_PARTITIONS_TOTAL:
+        raise TopicError(
+            errors.INVALID_PARTITIONS,
+            f"{partitions} partitions are too many: at most {limits.MAX_PARTITIONS_PER_TOPIC} in a topic, "
+            f"{limits.MAX_PARTITIONS_TOTAL} in all ({present} exist)",
+        )

@@ -1,0 +1,41 @@
+"""Named places where a crash may hurt. A test names one in MILLSTREAM_FAILPOINT and the process kills itself there.
+
+"name" kills at the first pass, "name:3" at the third. Without the variable a pass costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+VARIABLE = "MILLSTREAM_FAILPOINT"
+
+PUBLISHED = "published"  # the publication is there, the slot is not
+SLOT_CREATED = "slot-created"  # the slot is there, the state does not know
+CHUNK_SENT = "chunk-sent"  # rows of the snapshot are with the producer, perhaps in the log
+CHUNK_STORED = "chunk-stored"  # they are in the log, the state does not know
+CHUNK_RECORDED = "chunk-recorded"
+SWEEPING = "sweeping"  # some tombstones of rows that vanished unseen are with the producer
+COPIED = "copied"  # a table is complete in the log, the state does not know
+CHANGE_SENT = "change-sent"  # a change is with the producer, its transaction goes on
+KEY_CHANGING = "key-changing"  # the old key is deleted, the new one not yet written
+TRUNCATING = "truncating"  # some tombstones of a truncate are with the producer
+COMMIT_SENT = "commit-sent"  # a whole transaction is with the producer
+STORED = "stored"  # everything is in the log, neither state nor source knows
+RECORDED = "recorded"  # the state knows, the source does not
+CONFIRMED = "confirmed"
+
+ALL = tuple(value for name, value in list(globals().items()) if name.isupper() and name != "VARIABLE")
+
+_name, _, _count = os.environ.get(VARIABLE, "").partition(":")
+_left = int(_count or 1)
+
+
+def reach(name: str) -> None:
+    """Pass the place `name`: nothing happens, unless a test asked for a crash here."""
+    global _left
+    if name != _name:
+        return
+    _left -= 1
+    if _left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,357 @@
+"""The capture of one PostgreSQL database: its tables into their topics, from the first row on and never again from the first.
+
+One loop, one thread: receive from the log, send to the topics, and, while a table is not copied yet, a chunk of it in between.
+About once a second everything sent is waited for; then the state is saved, and only then the source may forget its log up to
+there (`_settle`). A crash at any point repeats what was not settled; repeated changes come in their order, so the last message
+of each key is right again when the log has been read up to where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from psycopg import sql
+
+from millstream.capture import failpoints, slot
+from millstream.capture.catalog import OPTIONS, SourceTable, describe
+from millstream.capture.changes import Changes
+from millstream.capture.copier import Copier
+from millstream.capture.envelope import Column
+from millstream.capture.failpoints import reach
+from millstream.capture.pgoutput import Commit, decode
+from millstream.capture.replication import DATA, KEEPALIVE, Replication, data_header, keepalive
+from millstream.capture.sink import Sink
+from millstream.capture.snapshot import Unseen
+from millstream.capture.state import StateFile, TableState
+from millstream.capture.table import Table
+from millstream.client.admin import SCHEMAS
+from millstream.postgres.connect import Connection, connect
+from millstream.settings import MillstreamError
+
+SETTLE_S = 1.0  # how often the source is told what is stored, so the most that a crash repeats under a light load
+ALIVE_S = (
+    5.0  # how often the source hears of us during long work; its wal_sender_timeout is 30 s embedded, 60 s by default
+)
+LOOK_S = 5.0  # how often the tables' columns and the lag are looked at
+BURST_S = 0.2  # how long the log is read before the next chunk of a copy
+COUNTED = 1_000_000  # rows counted at most for a total that is only shown
+IDLE_S = 0.25  # how long one wait for the log may take, so how late a stop is noticed
+
+_log = logging.getLogger(__name__)
+
+
+class Report(Protocol):
+    """Takes what the capture says about itself (see client.status.Reporter.report)."""
+
+    def __call__(self, kind: str, name: str, **facts: object) -> None: ...
+
+
+class Capture:
+    """Captures the tables of one database. `run` does everything; construct one per run."""
+
+    def __init__(
+        self,
+        app: str,
+        source: str,
+        conninfo: str,
+        tables: Sequence[Table],
+        sink: Sink,
+        *,
+        state: Path,
+        report: Report,
+        stop: threading.Event,
+    ) -> None:
+        if not tables:
+            raise MillstreamError(f"the source {source!r} has no table to capture.")
+        self._app = app
+        self._source = source
+        self._conninfo = conninfo
+        self._wanted = {t.name: t for t in tables}
+        self._sink = sink
+        self._file = StateFile(state, app, source)
+        self._report = report
+        self._stop = stop
+        self._slot = slot.slot_name(app, source)
+        self._name = f"millstream capture {app}"
+        self._tables: dict[str, SourceTable] = {}
+        self._estimates: dict[str, int] = {}
+        self._schemas: dict[str, bytes] = {}
+        self._unseen = Unseen()
+        self._received = 0  # up to here everything was handed to the sink
+        self._until = 0  # a copy is complete when the log was read up to here
+        self._server_lsn = 0
+        self._spoke = 0.0
+        self._settled = 0.0
+        self._looked = 0.0
+        self._replication: Replication | None = None
+
+    def run(self, ready: Callable[[dict[str, object]], None]) -> None:
+        """Capture until `stop` is set; call `ready` when every table is copied and the log read up to there.
+
+        Raises MillstreamError when the source or the log refuses; starting again goes on where it was.
+        """
+        self._connection = connect(self._conninfo, application=self._name, autocommit=True, options=OPTIONS)
+        replication = Replication(self._conninfo, f"{self._name} log")
+        try:
+            self._prepare(replication)
+            if self._stop.is_set():
+                return
+            replication.start(self._slot, self._slot)
+            self._replication = replication
+            self._loop(replication, ready)
+        finally:
+            self._replication = None
+            replication.close()
+            self._connection.close()
+
+    # --- before the log is followed ---
+
+    def _prepare(self, replication: Replication) -> None:
+        connection = self._connection
+        slot.check_source(connection, self._conninfo, self._slot)
+        for topic, table in self._wanted.items():
+            self._tables[topic] = describe(connection, table.source.schema, table.source.table)
+        identities = self._sink.prepare(list(self._wanted))
+        self._state = self._file.load()
+        system = replication.system()
+        why = self._why_anew(system)
+        self._compare_tables(identities)
+        # The tables are published before the slot exists (a new slot starts behind the publication) or, if it does exist, before
+        # they are copied; see wait_for_running.
+        added = slot.ensure_publication(connection, self._slot, list(self._tables.values()))
+        reach(failpoints.PUBLISHED)
+        slot.wait_until_free(connection, self._slot, self._stop)
+        if why and not self._stop.is_set():
+            self._make_slot(why, system)
+        elif added or any(not t.copied for t in self._state.tables.values()):
+            slot.wait_for_running(connection, self._stop)
+        if self._stop.is_set():
+            return
+        self._received = self._state.confirmed
+        self._file.save(self._state)
+        self._changes = Changes(self._app, connection, self._sink, self._unseen, self._publish_schema, self.alive)
+        self._copier = Copier(
+            self._app, connection, self._sink, self._unseen, lambda: self._file.save(self._state), self.alive
+        )
+        self._bind()
+        for topic, found in self._tables.items():
+            self._publish_schema(topic, found.columns, found.key)
+
+    def _why_anew(self, system: str) -> str:
+        """Why the slot cannot be followed from where we were, "" when it can."""
+        found = slot.find(self._connection, self._slot)
+        state = self._state
+        if not state.confirmed:
+            return "nothing was captured before"
+        if (state.system, state.database) != (system, self._connection.info.dbname):
+            return "the source is another database than before"
+        if found is None:
+            return f"the replication slot {self._slot} is gone"
+        if found.lost:
+            return f"the replication slot {self._slot} has lost its log ({found.lost}; see max_slot_wal_keep_size)"
+        if found.confirmed > state.confirmed:
+            return (
+                f"the replication slot {self._slot} was moved by somebody else, or the capture's state is an old copy"
+            )
+        return ""
+
+    def _make_slot(self, why: str, system: str) -> None:
+        """Start from a new slot: every table is copied, and what its topic has beyond it is removed."""
+        if self._state.confirmed:
+            _log.warning("every table is copied anew: %s", why)
+        slot.drop(self._connection, self._slot)
+        with connect(self._conninfo, application=self._name, autocommit=True) as other:
+            position = slot.create(other, self._slot, self._stop, lambda: None)
+        reach(failpoints.SLOT_CREATED)
+        state = self._state
+        state.system, state.database, state.slot = system, self._connection.info.dbname, self._slot
+        state.confirmed = position
+        for topic, table in state.tables.items():
+            table.restart(self._sink.ends(topic))
+
+    def _compare_tables(self, identities: Mapping[str, str]) -> None:
+        """Find the tables whose copy does not hold: new ones, those whose topic was made anew, those with another key."""
+        state = self._state
+        for topic in state.tables.keys() - self._wanted.keys():
+            del state.tables[topic]
+        for topic, table in self._tables.items():
+            known = state.tables.get(topic)
+            fresh = TableState(
+                relation=table.full_name,
+                topic_id=identities.get(topic, ""),
+                key=list(table.key),
+                columns=table.signature(),
+            )
+            if known is None:
+                known, why = fresh, ""
+            elif known.relation != fresh.relation:
+                why = f"it was {known.relation} before"
+            elif known.topic_id != fresh.topic_id:
+                why = "its topic was made anew"
+            elif known.key != fresh.key:
+                why = "its primary key is another one"
+            else:
+                state.tables[topic] = known
+                continue
+            if why:
+                _log.warning("%s is copied anew: %s", table.full_name, why)
+            fresh.restart(self._sink.ends(topic))
+            state.tables[topic] = fresh
+
+    def _bind(self) -> None:
+        self._changes.tables = {table.id: (topic, table) for topic, table in self._tables.items()}
+
+    # --- while the log is followed ---
+
+    def _loop(self, replication: Replication, ready: Callable[[dict[str, object]], None]) -> None:
+        told = False
+        while not self._stop.is_set():
+            pending = next((topic for topic, t in self._state.tables.items() if not t.copied), None)
+            busy = self._receive(replication, BURST_S if pending else SETTLE_S)
+            if pending is not None:
+                self._copy(pending)
+            elif not busy:
+                replication.wait(IDLE_S)
+            now = time.monotonic()
+            if now - self._settled >= SETTLE_S:
+                self._settle()
+            if now - self._looked >= LOOK_S:
+                self._look()
+            if not told and self._complete():
+                told = True
+                self._settle()
+                self._tell()
+                ready({"source": self._source, "lsn": self._received})
+        self._settle()
+        self._tell()
+
+    def _complete(self) -> bool:
+        return self._received >= self._until and all(t.copied for t in self._state.tables.values())
+
+    def _receive(self, replication: Replication, seconds: float) -> bool:
+        """Take what has arrived, for at most `seconds`; returns whether there was anything."""
+        until = time.monotonic() + seconds
+        receive, changes = replication.receive, self._changes
+        count = 0
+        while (frame := receive()) is not None:
+            count += 1
+            kind = frame[0]
+            if kind == DATA:
+                lsn, _ = data_header(frame)
+                message = decode(frame[25:])
+                if message is not None:
+                    changes.handle(message, lsn)
+                    if type(message) is Commit:
+                        reach(failpoints.COMMIT_SENT)
+                        self._received = max(self._received, message.end_lsn)
+            elif kind == KEEPALIVE:
+                end, wanted = keepalive(frame)
+                # Between transactions the source has sent everything before `end`: other tables' changes need not be kept.
+                if not changes.in_transaction:
+                    self._received = max(self._received, end)
+                if wanted:
+                    self._speak()
+            if not count & 127 and time.monotonic() > until:
+                break
+        return count > 0
+
+    def _copy(self, topic: str) -> None:
+        finished = self._copier.copy_chunk(topic, self._tables[topic], self._state.tables[topic])
+        if finished is not None:
+            self._until = max(self._until, finished)
+
+    def _settle(self) -> None:
+        """Wait until everything sent is stored, remember that, and let the source forget it."""
+        self._settled = time.monotonic()
+        received = self._received
+        if not self._sink.flush(self.alive):
+            return
+        reach(failpoints.STORED)
+        if received > self._state.confirmed:
+            self._state.confirmed = received
+            self._file.save(self._state)
+            reach(failpoints.RECORDED)
+            self._speak()
+            reach(failpoints.CONFIRMED)
+        self._tell()
+
+    def alive(self) -> bool:
+        """Called during long work: keeps the source's connection; False when the capture is to stop."""
+        if time.monotonic() - self._spoke > ALIVE_S:
+            self._speak()
+        return not self._stop.is_set()
+
+    def _speak(self) -> None:
+        if self._replication is not None:
+            self._replication.confirm(self._state.confirmed)
+            self._spoke = time.monotonic()
+
+    def _look(self) -> None:
+        """Look at what the log does not say: columns that were added with a default, types and keys that were changed."""
+        self._looked = time.monotonic()
+        row = self._connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()
+        self._server_lsn = int(row[0]) if row else 0
+        self.alive()
+        for topic, before in list(self._tables.items()):
+            table = describe(self._connection, before.schema, before.name)
+            state = self._state.tables[topic]
+            now = table.signature()
+            if (now, list(table.key)) == (state.columns, state.key) and table.id == before.id:
+                continue
+            added = {n for n in now.keys() - state.columns.keys() if n in table.defaulted}
+            retyped = {n for n in now.keys() & state.columns.keys() if now[n] != state.columns[n]}
+            self._tables[topic] = table
+            rekeyed = list(table.key) != state.key
+            if added or retyped or rekeyed:
+                _log.info("%s is copied anew: its columns or its key were changed", table.full_name)
+                state.restart(self._sink.ends(topic) if rekeyed else None)
+                self._copier.drop(topic)
+            state.columns, state.key = now, list(table.key)
+            self._file.save(self._state)
+            self._bind()
+            self._publish_schema(topic, table.columns, table.key)
+
+    def _publish_schema(self, topic: str, columns: Sequence[Column], key: Sequence[str]) -> None:
+        value = msgspec.json.encode({"topic": topic, "columns": [c.describe() for c in columns], "key": list(key)})
+        if self._schemas.get(topic) != value:
+            self._schemas[topic] = value
+            self._sink.send(SCHEMAS, topic.encode(), value)
+
+    def _tell(self) -> None:
+        states = self._state.tables
+        self._report(
+            "capture",
+            self._source,
+            state="streaming" if self._complete() else "snapshot",
+            tables={
+                topic: {
+                    "rows": s.rows,
+                    "total": max(s.rows, self._total(topic)) if not s.copied else s.rows,
+                    "copied": s.copied,
+                }
+                for topic, s in states.items()
+            },
+            lsn=self._state.confirmed,
+            lag_bytes=max(0, self._server_lsn - self._received),
+            changes=self._changes.count,
+        )
+
+    def _total(self, topic: str) -> int:
+        """About how many rows the table has: the planner's estimate, or a count of a table that was never analysed."""
+        if topic not in self._estimates:
+            table = self._tables[topic]
+            self._estimates[topic] = table.estimate or count_rows(self._connection, table)
+        return self._estimates[topic]
+
+
+def count_rows(connection: Connection, table: SourceTable) -> int:
+    """Return the number of rows of a table, at most COUNTED."""
+    query = sql.SQL("SELECT count(*) FROM (SELECT FROM {} LIMIT {}) AS counted").format(table.sql_name, sql.Literal(COUNTED))
+    row = connection.execute(query).fetchone()
+    return int(row[0]) if row else 0

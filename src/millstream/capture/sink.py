@@ -1,0 +1,185 @@
+"""Where a capture writes: the log's side of it, over an idempotent producer. And what a topic holds already."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from millstream.client.admin import SCHEMAS, end_offsets, ensure_topics
+from millstream.client.connect import config
+from millstream.client.producer import producer
+from millstream.settings import Kafka, MillstreamError
+
+MAX_MESSAGE = 16 << 20  # bytes of a message, so of a row; Kafka's own default of 1 MB stops at ordinary documents
+MAX_BUFFERED_KB = 32 << 10  # unacknowledged bytes: the source's log keeps the rest
+MAX_BUFFERED_MESSAGES = 50_000
+_FLUSH_S = 0.5
+_READ_S = 60.0  # a topic that gives nothing for so long cannot be read
+_BATCH = 1000
+_TABLE_TOPIC = {"cleanup.policy": "compact", "max.message.bytes": str(MAX_MESSAGE)}
+
+_log = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """What a capture needs of a log."""
+
+    def prepare(self, topics: Sequence[str]) -> dict[str, str]:
+        """Make the compacted topics; return their identities, which change when a topic is made anew ("" if unknown)."""
+
+    def send(self, topic: str, key: bytes, value: bytes | None) -> None:
+        """Hand over a message; waits while too much is unacknowledged."""
+
+    def flush(self, waiting: Callable[[], bool]) -> bool:
+        """Wait until everything is acknowledged. `waiting` is called meanwhile and ends it by returning False."""
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Return the next offset of each partition that is not empty."""
+
+    def live_keys(self, topic: str, before: Mapping[int, int], waiting: Callable[[], bool]) -> Iterator[bytes]:
+        """Return the keys whose last message is older than the offsets `before` and is no tombstone."""
+
+
+class KafkaSink:
+    """A Sink over a Kafka-protocol log. scratch: a folder for what does not fit into memory."""
+
+    def __init__(self, kafka: Kafka, scratch: Path) -> None:
+        self._kafka = kafka
+        self._scratch = scratch
+        self._problem: KafkaError | None = None
+        self._waiting: Callable[[], object] = lambda: None
+        self._producer = producer(
+            kafka,
+            message_max_bytes=MAX_MESSAGE,
+            queue_buffering_max_kbytes=MAX_BUFFERED_KB,
+            queue_buffering_max_messages=MAX_BUFFERED_MESSAGES,
+            compression_type="lz4",
+            delivery_report_only_error=True,
+        )
+        self._produce = self._producer.produce
+
+    def while_waiting(self, call: Callable[[], object]) -> None:
+        """Call `call` now and then while `send` waits for room."""
+        self._waiting = call
+
+    def prepare(self, topics: Sequence[str]) -> dict[str, str]:
+        """See Sink."""
+        ensure_topics(self._kafka, [(SCHEMAS, None, None), *((name, None, _TABLE_TOPIC) for name in topics)])
+        client = AdminClient(config(self._kafka))
+        try:
+            found = client.describe_topics(TopicCollection(list(topics)), request_timeout=30)
+            return {name: str(future.result().topic_id) for name, future in found.items()}
+        except KafkaException as error:
+            raise MillstreamError(
+                f"the topics {', '.join(topics)} cannot be described: {error.args[0].str()}"
+            ) from error
+
+    def send(self, topic: str, key: bytes, value: bytes | None) -> None:
+        """See Sink. Raises MillstreamError when a message was refused."""
+        while True:
+            try:
+                self._produce(topic, value, key, -1, self._failed)
+                return
+            except BufferError:
+                self._producer.poll(0.05)
+                self._check()
+                self._waiting()
+            except KafkaException as error:
+                raise MillstreamError(
+                    f"topic {topic!r} did not take the row with key {key[:200].decode(errors='replace')} of"
+                    f" {len(value or b'')} bytes: {error.args[0].str()}. The limit is {MAX_MESSAGE} bytes a row."
+                ) from error
+
+    def flush(self, waiting: Callable[[], bool]) -> bool:
+        """See Sink. Raises MillstreamError when a message was refused."""
+        while self._producer.flush(_FLUSH_S):
+            self._check()
+            if not waiting():
+                return False
+        self._check()
+        return True
+
+    def poll(self) -> None:
+        """Notice failures. Raises MillstreamError when a message was refused."""
+        self._producer.poll(0)
+        self._check()
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """See Sink."""
+        return {partition: end for (_, partition), end in end_offsets(self._kafka, [topic]).items() if end > 0}
+
+    def live_keys(self, topic: str, before: Mapping[int, int], waiting: Callable[[], bool]) -> Iterator[bytes]:
+        """See Sink. The keys are kept in a file, so memory does not grow with the topic."""
+        until = self.ends(topic)
+        with tempfile.TemporaryDirectory(dir=self._scratch, prefix="keys-") as folder:
+            keys = sqlite3.connect(Path(folder) / "keys", isolation_level=None)
+            keys.execute("PRAGMA journal_mode = off")
+            keys.execute("PRAGMA synchronous = off")
+            keys.execute("CREATE TABLE keys (key BLOB PRIMARY KEY) WITHOUT ROWID")
+            keys.execute("BEGIN")
+            try:
+                for message in self._read(topic, until, waiting):
+                    old = (message.offset() or 0) < before.get(message.partition() or 0, 0)
+                    query = "INSERT OR IGNORE INTO keys VALUES (?)"
+                    if message.value() is None or not old:
+                        query = "DELETE FROM keys WHERE key = ?"
+                    keys.execute(query, (message.key() or b"",))
+                for row in keys.execute("SELECT key FROM keys"):
+                    yield row[0]
+            finally:
+                keys.close()
+
+    def _read(self, topic: str, until: Mapping[int, int], waiting: Callable[[], bool]) -> Iterator[Message]:
+        """Yield the messages of a topic up to the offsets `until`."""
+        left = dict(until)
+        if not left:
+            return
+        consumer = Consumer(
+            config(
+                self._kafka,
+                group_id="millstream.capture",  # required by the client; nothing is joined and nothing committed
+                enable_auto_commit=False,
+                enable_partition_eof=True,
+                auto_offset_reset="earliest",
+            )
+        )
+        try:
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
+            quiet = 0.0
+            while left:
+                batch = consumer.consume(_BATCH, 0.2)
+                if not waiting():
+                    raise MillstreamError(f"stopped while reading topic {topic!r}")
+                quiet = 0.0 if batch else quiet + 0.2
+                if quiet > _READ_S:
+                    raise MillstreamError(f"topic {topic!r} gave nothing within {_READ_S:.0f} s; is the log all right?")
+                for message in batch:
+                    problem, partition = message.error(), message.partition()
+                    if problem is None:
+                        if (message.offset() or 0) < until[partition or 0]:
+                            yield message
+                    elif problem.code() == KafkaError._PARTITION_EOF:
+                        left.pop(partition or 0, None)
+                    else:
+                        raise MillstreamError(f"topic {topic!r} cannot be read: {problem.str()}")
+        finally:
+            consumer.close()
+
+    def _failed(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._problem is None:
+            self._problem = error
+            _log.error("topic %s refused a message: %s", message.topic(), error.str())
+
+    def _check(self) -> None:
+        if self._problem is not None:
+            raise MillstreamError(
+                f"the log at {self._kafka.bootstrap} refused a change: {self._problem.str()}. Nothing is lost: the source's log"
+                " is read again from the last change that was stored."
+            )

@@ -1,0 +1,96 @@
+"""`millstream plan`: the graph of an application, its processes, and what running it would create or change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.app import App
+    from millstream.run.compare import Comparison
+    from millstream.run.plan import Plan
+
+_SIGNS = {
+    "create": "[green]+[/] {name}  {detail}",
+    "unknown": "[green]+[/] {name}  {detail}",
+    "differs": "[yellow]~[/] {name}  {detail}; it would be left as it is",
+}
+
+
+def look(file: str, settings: Settings) -> tuple[App, Plan, Comparison]:
+    """Load an application and compare what it needs with what is there. Starts, makes and changes nothing."""
+    from millstream.app import load
+    from millstream.run.compare import compare
+    from millstream.run.plan import plan
+
+    app = load(file)
+    planned = plan(app, settings, file=file)
+    return app, planned, compare(planned, settings)
+
+
+def as_values(app: App, planned: Plan, compared: Comparison) -> dict[str, Any]:
+    """Return the plan as JSON-able values."""
+    return {
+        **app.describe(),
+        "processes": [{"name": p.name, "needs": sorted(p.needs)} for p in planned.processes],
+        "log": asdict(compared.log),
+        "store": asdict(compared.store),
+        "changes": [asdict(change) for change in compared.changes],
+    }
+
+
+def show(console: Console, app: App, planned: Plan, compared: Comparison) -> None:
+    """Print the plan for a human."""
+    console.print(f"[bold]{app.name}[/]")
+    for line in _graph(app.describe()):
+        console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
+    console.print("\n[bold]processes[/], each when what it needs is ready")
+    for process in planned.processes:
+        needs = f"after {', '.join(sorted(process.needs))}" if process.needs else "at once"
+        console.print(f"  {process.name:<14} [dim]{needs}[/]", highlight=False)
+    console.print("\n[bold]changes[/]")
+    for line in _changes(compared, planned):
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+
+
+def _graph(description: Mapping[str, Any]) -> Iterable[str]:
+    """A line per query and captured table, inputs → query → output, in columns."""
+    rows = []
+    for table in description["tables"]:
+        source = f"{table['database']}: {table['schema']}.{table['table']}"
+        rows.append((source, "change data capture", f"topic {table['name']}"))
+    for query in description["queries"]:
+        pace = "real time" if query["realtime"] else f"every {query['every_s']:g} s"
+        output = f"table {description['app']}.{query['to']}" if query["kind"] == "view" else f"topic {query['to']}"
+        rows.append((", ".join(query["inputs"]), f"{query['name']} ({query['kind']}, {pace})", output))
+    first, second = (max((len(row[n]) for row in rows), default=0) for n in (0, 1))
+    yield from (f"{a:<{first}}  →  {b:<{second}}  →  {c}" for a, b, c in rows)
+    used = {name for query in description["queries"] for name in query["inputs"]}
+    if unused := [t["name"] for t in (*description["topics"], *description["tables"]) if t["name"] not in used]:
+        yield f"read by no query: {', '.join(unused)}"
+
+
+def _changes(compared: Comparison, planned: Plan) -> Iterable[str]:
+    places = [("log", compared.log, "topic"), ("store of views", compared.store, "table")]
+    for role, place, kind in places:
+        changes = [c for c in compared.changes if c.kind == kind]
+        if not changes:
+            continue
+        why = f" [yellow]({escape(place.problem)}: what is missing would be created)[/]" if place.problem else ""
+        yield f"{role}: {escape(place.address)}{why}"
+        for change in changes:
+            if change.state in _SIGNS:
+                yield "  " + _SIGNS[change.state].format(
+                    name=f"{kind} {change.name}", detail=f"[dim]{escape(change.detail)}[/]"
+                )
+        kept = sum(c.state == "kept" for c in changes)
+        if kept:
+            yield f"  [dim]= {kept} {kind}{'s' * (kept != 1)} there as declared[/]"
+    for database in planned.databases:
+        yield f"embedded PostgreSQL: database {database}, if it is missing"

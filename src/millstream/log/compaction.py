@@ -1,0 +1,391 @@
+"""Log compaction: of each key only the newest message stays, in bounded memory, while appends and reads go on.
+
+The rules are those of Kafka's LogCleaner, Cleaner and CleanedTransactionMetadata (KIP-58, KIP-98, KIP-354, KIP-534):
+
+- A round looks at closed segments behind `cleaned` that hold no open transaction and are older than
+  min.compaction.lag.ms, and runs when their share of the log exceeds min.cleanable.dirty.ratio or one of them is
+  older than max.compaction.lag.ms.
+- First the dirty part is read into a map from key to newest offset. Keys of 16 bytes or more stand in it as 128-bit
+  hashes; when the map is full the round ends there and the next one goes on.
+- Then all segments up to there are written again, several small ones into one, without records whose key has a
+  newer offset. A batch keeps its offset range and sequence numbers whatever is left in it.
+- A tombstone gets a delete horizon (now + delete.retention.ms, kept in the batch's base timestamp) the first time it
+  is seen, and goes when a later round finds the horizon passed. So do transaction markers whose records are gone.
+- Records of aborted transactions go at once; the marker stays until all are gone. An emptied batch stays, without
+  records, when it is the last one of a producer that is still remembered.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from millstream.log import failpoints, swap
+from millstream.log.config import TopicConfig
+from millstream.log.errors import CorruptMessage, StorageError
+from millstream.log.files import File, write_all
+from millstream.log.index import Aborted, Index
+from millstream.log.producers import Producer
+from millstream.log.scan import Head, heads, whole
+from millstream.log.segment import MAX_SIZE, Segment
+from millstream.protocol.records import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Header,
+    Record,
+    RecordsError,
+    encode,
+    marker,
+    records,
+)
+
+if TYPE_CHECKING:
+    from millstream.log.partition import Partition
+
+BYTES_PER_KEY: Final = 200
+"""Memory that a key takes in the map: with log.cleaner.dedupe.buffer.size it bounds the keys of one round."""
+WRITE_BUFFER: Final = 1024 * 1024
+
+_log: Final = logging.getLogger("millstream.log")
+
+
+class Interrupted(Exception):
+    """The partition is being closed: the round is given up, nothing has changed."""
+
+
+class Newest:
+    """Newest offset of each key, up to `capacity` keys; `end` is the offset before which every record was counted."""
+
+    def __init__(self, capacity: int, end: int) -> None:
+        self.capacity = capacity
+        self.end = end
+        self._offsets: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def room(self, count: int) -> bool:
+        """Whether a batch of `count` records surely fits. The first batch always does."""
+        return not self._offsets or len(self._offsets) + count <= self.capacity
+
+    def put(self, key: bytes, offset: int) -> None:
+        """Count a record in."""
+        self._offsets[_short(key)] = offset
+
+    def superseded(self, record: Record) -> bool:
+        """Whether a newer record has the same key."""
+        return record.key is not None and record.offset < self._offsets.get(_short(record.key), -1)
+
+
+def _short(key: bytes) -> bytes:
+    return key if len(key) < 16 else blake2b(key, digest_size=16).digest()
+
+
+class Transactions:
+    """Which transactions a round passes were aborted, and whether records of theirs were met before their marker."""
+
+    def __init__(self, aborted: Iterable[Aborted]) -> None:
+        self._waiting = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._aborted: dict[int, tuple[Aborted, bool]] = {}
+        self._committed: set[int] = set()
+        self.kept: list[Aborted] = []
+
+    def _advance(self, offset: int) -> None:
+        while self._waiting and self._waiting[-1].first_offset <= offset:
+            entry = self._waiting.pop()
+            self._aborted[entry.producer_id] = entry, False
+
+    def data(self, head: Head) -> bool:
+        """Whether the records of this data batch were aborted."""
+        last = head[0] + head[6]
+        self._advance(last)
+        if not head[5] & TRANSACTIONAL:
+            return False
+        found = self._aborted.get(head[9])
+        if found is None:
+            self._committed.add(head[9])
+            return False
+        self._aborted[head[9]] = found[0], True
+        return True
+
+    def control(self, head: Head, batch: memoryview) -> bool:
+        """Whether this marker is needed no longer: no record of its transaction was met before it."""
+        self._advance(head[0] + head[6])
+        said = marker(batch) if head[12] else None
+        if head[12] == 0:
+            return True
+        if said is None:
+            return False
+        if said.commit:
+            if head[9] in self._committed:
+                self._committed.discard(head[9])
+                return False
+            return True
+        found = self._aborted.pop(head[9], None)
+        if found is None or not found[1]:
+            return True
+        self.kept.append(found[0])
+        return False
+
+
+def compact(partition: Partition, now: int) -> bool:
+    """One round for this partition when one is due; whether there was one. Runs on a worker thread.
+
+    A damaged batch ends compaction of the partition for this run (`uncleanable` says why); nothing is lost by it.
+    """
+    if partition.uncleanable is not None:
+        return False
+    config = partition.topic.config
+    closed = partition.segments[:-1]
+    dirty_start = max(partition.cleaned_offset, closed[0].base if closed else 0)
+    bound = cleanable_until(closed, partition.last_stable_offset, config.min_compaction_lag_ms, now)
+    if not due(closed, dirty_start, bound, config, now):
+        return False
+    try:
+        _round(partition, closed, dirty_start, bound, config, now)
+    except Interrupted:
+        return False
+    except (CorruptMessage, RecordsError) as error:
+        partition.uncleanable = str(error)
+        _log.error("%s is not compacted any more: %s", partition.name, error)
+        return False
+    except OSError as error:
+        raise StorageError(f"{partition.name}: compaction failed, nothing has changed: {error}") from error
+    return True
+
+
+def cleanable_until(closed: list[Segment], stable: int, min_lag_ms: int, now: int) -> int:
+    """Offset from which on nothing may be compacted yet: an open transaction, the active segment, or too young."""
+    bound = 0
+    for segment in closed:
+        if segment.end_offset > stable or (min_lag_ms > 0 and segment.max_timestamp > now - min_lag_ms):
+            break
+        bound = segment.end_offset
+    return bound
+
+
+def due(closed: list[Segment], dirty_start: int, bound: int, config: TopicConfig, now: int) -> bool:
+    """Whether the dirty part up to `bound` is large or old enough for a round."""
+    dirty = [s for s in closed if dirty_start < s.end_offset <= bound and s.size]
+    dirty_bytes = sum(s.size for s in dirty)
+    if not dirty_bytes:
+        return False
+    clean_bytes = sum(s.size for s in closed if s.end_offset <= dirty_start)
+    if dirty_bytes / (clean_bytes + dirty_bytes) > config.min_cleanable_dirty_ratio:
+        return True
+    oldest = min((s.first_timestamp for s in dirty if s.first_timestamp >= 0), default=now)
+    return now - oldest > config.max_compaction_lag_ms
+
+
+def groups(segments: list[Segment], segment_bytes: int) -> list[list[Segment]]:
+    """Neighbours that fit into one segment together: compaction leaves few records, and small files would pile up."""
+    found: list[list[Segment]] = []
+    size = 0
+    for segment in segments:
+        if found and size + segment.size <= segment_bytes and segment.end_offset - found[-1][0].base <= MAX_SIZE:
+            found[-1].append(segment)
+            size += segment.size
+        else:
+            found.append([segment])
+            size = segment.size
+    return found
+
+
+def _round(
+    partition: Partition, closed: list[Segment], dirty_start: int, bound: int, config: TopicConfig, now: int
+) -> None:
+    candidates = [s for s in closed if s.end_offset <= bound]
+    aborted = [entry for s in partition.segments if s.aborted for entry in partition.opened.get(s)[1].aborted]
+    newest = Newest(max(1, partition.topic.dedupe_bytes // BYTES_PER_KEY), dirty_start)
+    transactions = Transactions(aborted)
+    for segment in candidates:
+        if segment.end_offset > dirty_start and not _count(partition, segment, dirty_start, newest, transactions):
+            break
+    else:
+        newest.end = bound
+    reach = [s for s in candidates if s.base < newest.end]
+    last_of = dict(partition.producers)
+    transactions = Transactions(aborted)
+    cleaner = Cleaner(newest, transactions, last_of, config.delete_retention_ms, now)
+    for group in groups(reach, config.segment_bytes):
+        _clean(partition, group, cleaner, config)
+    partition.set_cleaned(newest.end)
+
+
+def _count(partition: Partition, segment: Segment, start: int, newest: Newest, transactions: Transactions) -> bool:
+    # Fill the map with the segment's keys; False when it is full.
+    file, _ = partition.opened.get(segment)
+    for _, head, batch in whole(file.fd, 0, segment.size, segment.name):
+        if partition.stopping:
+            raise Interrupted
+        last = head[0] + head[6]
+        if head[5] & CONTROL:
+            transactions.control(head, batch)
+        elif not transactions.data(head) and last >= start:
+            if not newest.room(head[12]):
+                return False
+            for record in records(batch):
+                if record.key is not None and record.offset >= start:
+                    newest.put(record.key, record.offset)
+        if last >= start:
+            newest.end = last + 1
+    newest.end = max(newest.end, segment.end_offset)
+    return True
+
+
+class Cleaner:
+    """Decides batch by batch what a round keeps."""
+
+    def __init__(
+        self,
+        newest: Newest,
+        transactions: Transactions,
+        last_of: dict[int, Producer],
+        delete_retention_ms: int,
+        now: int,
+    ) -> None:
+        self.transactions = transactions
+        self._newest = newest
+        self._last_of = last_of
+        self._delete_retention_ms = delete_retention_ms
+        self._now = now
+
+    def clean(self, head: Head, batch: memoryview) -> memoryview | bytearray | None:
+        """What stays of the batch: itself, a smaller one, or None."""
+        control = bool(head[5] & CONTROL)
+        discard = self.transactions.control(head, batch) if control else self.transactions.data(head)
+        emptied_transaction = control and discard
+        if control and discard:
+            discard = bool(head[5] & DELETE_HORIZON) and head[7] <= self._now
+        found = list(records(batch))
+        if discard:
+            kept: list[Record] = []
+        elif control:
+            kept = found
+        else:
+            kept = [record for record in found if self._keeps(head, record)]
+        if not kept:
+            return self._empty(head) if self._remembered(head, control) else None
+        horizon = not head[5] & DELETE_HORIZON and (
+            emptied_transaction or (not control and any(record.value is None for record in kept))
+        )
+        if len(kept) == len(found) and not horizon:
+            return batch
+        header = Header._make(head)
+        if horizon:
+            header = header._replace(
+                attributes=header.attributes | DELETE_HORIZON, base_timestamp=self._now + self._delete_retention_ms
+            )
+        if not header.attributes & LOG_APPEND_TIME:
+            header = header._replace(max_timestamp=max(record.timestamp for record in kept))
+        return encode(header, kept)
+
+    def _keeps(self, head: Head, record: Record) -> bool:
+        if record.offset >= self._newest.end:
+            return True
+        if record.key is None or self._newest.superseded(record):
+            return False
+        if record.value is not None:
+            return True
+        return not head[5] & DELETE_HORIZON or self._now < head[7]
+
+    def _remembered(self, head: Head, control: bool) -> bool:
+        if head[0] + head[6] + 1 == self._newest.end:
+            return True
+        state = self._last_of.get(head[9]) if head[9] >= 0 else None
+        if state is None:
+            return False
+        if state.batches:
+            return head[0] + head[6] == state.last_offset
+        return control and head[10] == state.epoch
+
+    @staticmethod
+    def _empty(head: Head) -> bytearray:
+        header = Header._make(head)
+        return encode(
+            header._replace(attributes=header.attributes & ~CODEC_MASK & ~DELETE_HORIZON, base_timestamp=-1), []
+        )
+
+
+def _clean(partition: Partition, group: list[Segment], cleaner: Cleaner, config: TopicConfig) -> None:
+    first = group[0]
+    temporary = first.path.with_name(first.path.name + ".cleaned")
+    new = Segment(partition.folder, first.base, first.created_ms)
+    new.index = Index()
+    new.gaps = True
+    out = File(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    new.file = out
+    try:
+        changed = len(group) > 1
+        cleaner.transactions.kept = []
+        waiting = bytearray()
+        begin = 0
+        for segment in group:
+            file, _ = partition.opened.get(segment)
+            for _, head, batch in whole(file.fd, 0, segment.size, segment.name):
+                if partition.stopping:
+                    raise Interrupted
+                kept = cleaner.clean(head, batch)
+                if kept is not batch:
+                    changed = True
+                if kept is None:
+                    continue
+                said = HEADER.unpack_from(kept)
+                new.note(
+                    said[0],
+                    said[0] + said[6],
+                    said[8],
+                    begin + len(waiting),
+                    len(kept),
+                    config.index_interval_bytes,
+                    said[8] if said[5] & (LOG_APPEND_TIME | DELETE_HORIZON) else said[7],
+                )
+                waiting += kept
+                if len(waiting) >= WRITE_BUFFER:
+                    write_all(out.fd, waiting, begin)
+                    begin += len(waiting)
+                    waiting.clear()
+        if not changed:
+            os.unlink(temporary)
+            return
+        if waiting:
+            write_all(out.fd, waiting, begin)
+        os.fsync(out.fd)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    new.end_offset = group[-1].end_offset
+    new.index.aborted = sorted(cleaner.transactions.kept, key=lambda entry: entry.last_offset)
+    new.aborted = len(new.index.aborted)
+    new.rebuild = first.rebuild
+    failpoints.reach(failpoints.CLEAN_WRITTEN)
+    decision = swap.Decision(new.base, [s.base for s in group])
+    swap.decide(partition.folder, decision)
+    # Readers who come by the old segments from now on must not open the new file by their name.
+    partition.pin(group)
+    swap.carry_out(partition.folder, decision)
+    new.save_index()
+    new.index_saved = True
+    partition.swap(group, new)
+    partition.opened.release(new)
+
+
+def index_of(segment: Segment, file: File) -> Index:
+    """The index of a closed segment from its batches' headers, without aborted transactions."""
+    index = Index()
+    newest = -1
+    try:
+        for position, head in heads(file.fd, 0, segment.size, segment.name):
+            if not index.offsets or position >= (index.offsets[-1] & 0xFFFF_FFFF) + 4096:
+                index.add(head[0] - segment.base, position, newest)
+            newest = max(newest, head[8])
+    except CorruptMessage:
+        pass
+    return index

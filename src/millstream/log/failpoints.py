@@ -1,0 +1,43 @@
+"""Places where a crash may hurt, by name, so that tests can crash there.
+
+Every such place calls `reach(NAME)`. In a running system that is one look-up in an empty dictionary; a test puts a
+function under the name (for example one that ends the process) and checks what recovery makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+TOPIC_BUILT: Final = "topic folder built under its temporary name"
+TOPIC_MOVED: Final = "topic folder moved to its name, folder entry not yet on disk"
+TOPIC_WRITTEN: Final = "new topic.json written beside the old one"
+TOPIC_DELETED: Final = "topic folder moved away, its files still there"
+PARTITIONS_MADE: Final = "folders of new partitions made, topic.json still old"
+CHECKPOINT_WRITTEN: Final = "new checkpoint written beside the old one"
+PRODUCER_IDS_RESERVED: Final = "a block of producer ids reserved, none handed out"
+APPEND_WRITTEN: Final = "batches written, nothing noted in memory"
+ROLL_CREATED: Final = "file of a new segment created"
+ROLL_DONE: Final = "segment closed, index and snapshot not yet written"
+INDEX_WRITTEN: Final = "index written under its temporary name"
+SNAPSHOT_WRITTEN: Final = "producer snapshot written under its temporary name"
+FLUSH_SYNCED: Final = "log synced, checkpoint still old"
+DELETE_BEGUN: Final = "new log start on disk, no segment deleted"
+DELETE_ONE: Final = "one segment deleted, others to follow"
+CLEAN_WRITTEN: Final = "compacted segment written and synced, not yet decided"
+CLEAN_DECIDED: Final = "swap decided on disk, nothing swapped"
+CLEAN_RENAMED: Final = "compacted segment in place, replaced ones still there"
+CLEAN_REMOVED: Final = "one replaced segment removed"
+CLEAN_SWAPPED: Final = "replaced segments gone, decision still there"
+CLOSE_FLUSHED: Final = "everything synced at closing, no clean marker"
+
+ALL: Final = tuple(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
+
+tripped: dict[str, Callable[[], None]] = {}
+"""What happens at a place: empty except in tests."""
+
+
+def reach(name: str) -> None:
+    """Say that the place `name` has been reached."""
+    if tripped and name in tripped:
+        tripped[name]()

@@ -1,0 +1,348 @@
+"""The log: a folder of topics, opened by one process at a time.
+
+On disk, format version 1:
+
+    log.json                          {"version": 1, "cluster_id": text, "producer_ids": next id not handed out}
+    lock                              locked while the log is open; holds the process id
+    clean                             there after a clean shutdown, removed at the next start
+    topics/<name>/topic.json          see topic.py
+    topics/<name>/<partition>/        see below
+    building/, deleted/               topics on their way in and out; what a crash leaves there is removed
+
+A partition's folder holds, for each segment, named by the offset of its first record in twenty digits:
+
+    <offset>.log                      record batches of Kafka's format 2, one after another, nothing else
+    <offset>.index                    see index.py; can be computed from the .log
+    <offset>.snapshot                 producer states as of this offset, see producers.py; can be computed
+    checkpoint                        see checkpoint.py
+    compaction.json, *.cleaned        a compaction under way, see swap.py
+    *.tmp                             a file being replaced
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from millstream.log import failpoints
+from millstream.log.config import Defaults, TopicConfig
+from millstream.log.errors import (
+    InvalidPartitions,
+    LogError,
+    LogLocked,
+    StorageError,
+    TopicExists,
+    UnknownFormat,
+    UnknownTopic,
+)
+from millstream.log.files import replace, sync_folder
+from millstream.log.partition import Partition
+from millstream.log.segment import OpenSegments
+from millstream.log.topic import (
+    Description,
+    Topic,
+    check_name,
+    check_partitions,
+    read_description,
+    write_description,
+)
+
+FORMAT: Final = 1
+LOCK_WAIT: Final = 10.0
+"""Seconds to wait for a previous process to let go of the folder."""
+PRODUCER_ID_BLOCK: Final = 1000
+"""Producer ids taken from disk at a time; those left at a crash are never handed out."""
+
+_log: Final = logging.getLogger("millstream.log")
+
+
+class Identity(msgspec.Struct):
+    """The content of log.json."""
+
+    cluster_id: str
+    producer_ids: int = 0
+    version: int = FORMAT
+
+
+class Log:
+    """An open log. Used from one thread, but for `maintain` and a partition's `flush`, which may block in others."""
+
+    def __init__(
+        self, folder: Path, defaults: Mapping[str, str] | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Open the log in `folder`, making it when there is none, and recover it when it was not closed.
+
+        `defaults` are settings by Kafka's topic or broker names; `clock` gives seconds since the epoch. LogLocked when
+        another process holds the folder for ten seconds, UnknownFormat when a later version wrote it, InvalidConfig.
+        """
+        self.folder = Path(folder)
+        self.defaults = Defaults(defaults)
+        self.topics: dict[str, Topic] = {}
+        self.recovered: list[str] = []
+        self._clock = clock
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._opened = OpenSegments()
+        self._turn = 0
+        self._lock_fd = -1
+        self._closed = False
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock()
+        try:
+            self._open()
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+
+    def _lock(self) -> None:
+        path = self.folder / "lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + LOCK_WAIT
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+                    os.close(fd)
+                    raise LogLocked(
+                        f"{self.folder} is in use by process {holder}: stop it, or use another folder"
+                    ) from None
+                time.sleep(0.02)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._lock_fd = fd
+
+    def _open(self) -> None:
+        now = self._now()
+        clean = (self.folder / "clean").exists()
+        self._identity = self._identify()
+        self._next_producer_id = self._identity.producer_ids
+        for name in ("topics", "building", "deleted"):
+            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
+        for leftover in (self.folder / "building").iterdir():
+            shutil.rmtree(leftover)
+            self.recovered.append(f"{leftover}: a topic that was being created, removed")
+        for folder in sorted((self.folder / "topics").iterdir()):
+            (folder / "topic.json.tmp").unlink(missing_ok=True)
+            try:
+                description = read_description(folder)
+            except (OSError, ValueError) as error:
+                self.recovered.append(f"{folder}: no readable topic.json ({error}); the folder is left alone")
+                continue
+            topic = Topic(folder, description, self.defaults, self._opened, clean=clean, now=now)
+            self.recovered += topic.recovered
+            self._add(topic)
+        # From here on a crash is a crash.
+        (self.folder / "clean").unlink(missing_ok=True)
+        sync_folder(self.folder)
+
+    def _identify(self) -> Identity:
+        path = self.folder / "log.json"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            identity = Identity(_cluster_id())
+            replace(path, msgspec.json.encode(identity), point=failpoints.PRODUCER_IDS_RESERVED)
+            return identity
+        version = msgspec.json.decode(data, type=dict[str, object]).get("version")
+        if version != FORMAT:
+            raise UnknownFormat(f"{path} has version {version!r}, this Millstream knows {FORMAT}: install a later one")
+        return msgspec.json.decode(data, type=Identity)
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _add(self, topic: Topic) -> None:
+        self.topics[topic.name] = topic
+        self._by_id[topic.id] = topic
+
+    @property
+    def cluster_id(self) -> str:
+        """Made once for this folder; 22 characters, as Kafka's."""
+        return self._identity.cluster_id
+
+    def topic(self, id: uuid.UUID) -> Topic | None:
+        """The topic of this id."""
+        return self._by_id.get(id)
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> Topic:
+        """Make a topic; it is on disk when this returns.
+
+        TopicExists, InvalidTopic, InvalidPartitions, InvalidConfig, or StorageError.
+        """
+        check_name(name)
+        check_partitions(partitions)
+        overrides = TopicConfig(config, self.defaults.topics).overrides
+        if name in self.topics:
+            raise TopicExists(f"topic {name} exists already")
+        description = Description(_topic_id(), name, partitions, overrides)
+        building = self.folder / "building" / str(description.id)
+        target = self.folder / "topics" / name
+        if target.exists():
+            raise StorageError(f"{target} is in the way: it holds no readable topic; move it elsewhere")
+        try:
+            building.mkdir(mode=0o700)
+            for index in range(partitions):
+                (building / str(index)).mkdir(mode=0o700)
+            write_description(building, description)
+            failpoints.reach(failpoints.TOPIC_BUILT)
+            os.rename(building, target)
+            failpoints.reach(failpoints.TOPIC_MOVED)
+            sync_folder(target.parent)
+        except OSError as error:
+            shutil.rmtree(building, ignore_errors=True)
+            raise StorageError(f"topic {name} cannot be created: {error.strerror}") from error
+        topic = Topic(target, description, self.defaults, self._opened, clean=False, now=self._now())
+        self._add(topic)
+        return topic
+
+    def delete(self, name: str) -> None:
+        """Delete a topic: gone at once, its files are removed by `maintain`. UnknownTopic."""
+        topic = self._known(name)
+        del self.topics[name]
+        del self._by_id[topic.id]
+        for partition in topic.partitions:
+            partition.abandon()
+        try:
+            os.rename(topic.folder, self.folder / "deleted" / str(topic.id))
+            failpoints.reach(failpoints.TOPIC_DELETED)
+            sync_folder(self.folder / "topics")
+        except OSError as error:
+            raise StorageError(f"topic {name} cannot be deleted: {error.strerror}") from error
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Give a topic more partitions, `total` in all. UnknownTopic, InvalidPartitions when it has as many already."""
+        topic = self._known(name)
+        check_partitions(total)
+        present = len(topic.partitions)
+        if total <= present:
+            raise InvalidPartitions(f"topic {name} has {present} partitions, which cannot become {total}")
+        for index in range(present, total):
+            folder = topic.folder / str(index)
+            # What a crash in the middle of this left here was never part of the topic.
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700)
+        sync_folder(topic.folder)
+        failpoints.reach(failpoints.PARTITIONS_MADE)
+        description = msgspec.structs.replace(topic.description, partitions=total)
+        write_description(topic.folder, description)
+        topic.description = description
+        for index in range(present, total):
+            topic.open_partition(index, clean=False, now=self._now())
+
+    def configure(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Change a topic's settings, None removes one; in effect and on disk when it returns.
+
+        UnknownTopic, InvalidConfig.
+        """
+        topic = self._known(name)
+        config = topic.config.with_changes(changes)
+        description = msgspec.structs.replace(topic.description, config=config.overrides)
+        write_description(topic.folder, description)
+        topic.description, topic.config = description, config
+
+    def _known(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name}")
+        return topic
+
+    def next_producer_id(self) -> int:
+        """A producer id that was never given before and never will be again."""
+        if self._next_producer_id >= self._identity.producer_ids:
+            reserved = msgspec.structs.replace(
+                self._identity, producer_ids=self._identity.producer_ids + PRODUCER_ID_BLOCK
+            )
+            replace(self.folder / "log.json", msgspec.json.encode(reserved), point=failpoints.PRODUCER_IDS_RESERVED)
+            self._identity = reserved
+        found = self._next_producer_id
+        self._next_producer_id += 1
+        return found
+
+    def maintain(self, now_ms: int) -> bool:
+        """One bounded step of what is due somewhere: interval sync, checkpoint, retention, compaction, removal.
+
+        Blocks; to be called from one worker thread, again at once while it returns True and every second or so
+        otherwise. Trouble in one partition is logged and does not keep the others from their turn.
+        """
+        partitions = [p for topic in list(self.topics.values()) for p in list(topic.partitions)]
+        for _ in range(len(partitions)):
+            self._turn = (self._turn + 1) % len(partitions)
+            partition = partitions[self._turn]
+            try:
+                if partition.maintain(now_ms):
+                    return True
+            except LogError as error:
+                _log.error("%s", error)
+            except OSError as error:
+                if not partition.stopping:
+                    _log.error("%s: maintenance failed: %s", partition.name, error)
+        for folder in (self.folder / "deleted").iterdir():
+            shutil.rmtree(folder, ignore_errors=True)
+            return True
+        return False
+
+    def close(self) -> None:
+        """Sync everything, note the clean shutdown and let go of the folder. May be repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        clean = True
+        try:
+            for topic in self.topics.values():
+                for partition in topic.partitions:
+                    try:
+                        partition.close()
+                    except (LogError, OSError) as error:
+                        clean = False
+                        _log.error("%s could not be closed cleanly: %s", partition.name, error)
+                    clean = clean and partition.failed is None
+            failpoints.reach(failpoints.CLOSE_FLUSHED)
+            if clean:
+                self._identity.producer_ids = self._next_producer_id
+                replace(
+                    self.folder / "log.json",
+                    msgspec.json.encode(self._identity),
+                    point=failpoints.PRODUCER_IDS_RESERVED,
+                )
+                replace(self.folder / "clean", b"{}", point=failpoints.CLOSE_FLUSHED)
+        finally:
+            os.close(self._lock_fd)
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """All partitions of all topics."""
+        return [p for topic in self.topics.values() for p in topic.partitions]
+
+
+def _topic_id() -> uuid.UUID:
+    return uuid.UUID(bytes=_kafka_uuid())
+
+
+def _cluster_id() -> str:
+    return base64.urlsafe_b64encode(_kafka_uuid()).decode().rstrip("=")
+
+
+def _kafka_uuid() -> bytes:
+    # Kafka's tools read a leading hyphen as an option, so Kafka avoids it as well.
+    while True:
+        found = uuid.uuid4().bytes
+        if not base64.urlsafe_b64encode(found).startswith(b"-"):
+            return found

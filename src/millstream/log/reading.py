@@ -1,0 +1,154 @@
+"""Finding batches in a segment: where an offset, a time or a number of bytes leads to, and the slices handed out."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from millstream.log.errors import CorruptMessage
+from millstream.log.files import File
+from millstream.log.index import Index
+from millstream.log.scan import heads, whole
+from millstream.log.segment import Segment
+from millstream.protocol.records import OVERHEAD, RecordsError, records
+
+VERIFIED: Final = 4000
+"""Batches of one read whose checksums are compared: bounds the time that a read of many tiny batches takes."""
+
+
+class Slice:
+    """Whole batches in a file: `size` bytes at `position` of the descriptor `file`, for os.sendfile or os.pread.
+
+    The descriptor stays open until `release` (or until the slice is forgotten), whatever becomes of the segment.
+    """
+
+    __slots__ = ("_file", "position", "size")
+
+    def __init__(self, file: File, position: int, size: int) -> None:
+        self._file: File | None = file
+        self.position = position
+        self.size = size
+
+    @property
+    def file(self) -> int:
+        """The file descriptor; ValueError after `release`."""
+        if self._file is None:
+            raise ValueError("this slice has been released")
+        return self._file.fd
+
+    def release(self) -> None:
+        """Say that the bytes have been sent; may be repeated."""
+        self._file = None
+
+    def __repr__(self) -> str:
+        return f"Slice(position={self.position}, size={self.size}{', released' if self._file is None else ''})"
+
+
+class Read(NamedTuple):
+    """What a read found. `aborted` is (producer id, first offset) of transactions to skip; `next_offset` goes on."""
+
+    slices: list[Slice]
+    start_offset: int
+    end_offset: int
+    last_stable_offset: int
+    aborted: list[tuple[int, int]]
+    next_offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes in all slices."""
+        return sum(piece.size for piece in self.slices)
+
+
+class Piece(NamedTuple):
+    """Whole batches of one segment: bytes `position` to `stop`, and the offset behind the last of them."""
+
+    position: int
+    stop: int
+    next_offset: int
+
+
+def locate(segment: Segment, file: File, index: Index, offset: int) -> int:
+    """Position of the batch that holds `offset`, or of the next one if compaction took it; the size if none is left."""
+    near = offset - segment.base
+    noted, position = index.at_offset(near)
+    if noted == near and position:
+        return position
+    for at, head in heads(file.fd, position, segment.size, segment.name):
+        if head[0] + head[6] >= offset:
+            return at
+    return segment.size
+
+
+def trusted(
+    segment: Segment, file: File, index: Index, position: int, offset: int, limit: int, room: int, *, one: bool
+) -> Piece | None:
+    """Batches from `position` on that this process wrote: up to offset `limit`, `room` bytes, at least one if `one`."""
+    stop, following = segment.size, segment.end_offset
+    if limit < following:
+        stop, following = locate(segment, file, index, limit), limit
+    if stop - position <= room:
+        return Piece(position, stop, following) if stop > position else None
+    best: Piece | None = None
+    near = max(position, index.at_position(position + room))
+    for at, head in heads(file.fd, near, stop, segment.name):
+        after = at + head[1] + OVERHEAD
+        if after > position + room:
+            if best is None and at > position:
+                best = Piece(position, at, head[0])
+            elif best is None and one:
+                best = Piece(position, after, head[0] + head[6] + 1)
+            break
+        best = Piece(position, after, head[0] + head[6] + 1)
+    return best
+
+
+def verified(
+    segment: Segment, file: File, position: int, offset: int, limit: int, room: int, *, one: bool
+) -> Piece | None:
+    """As `trusted`, for bytes that come from disk: every checksum and the order of offsets are compared.
+
+    CorruptMessage when the first batch is damaged; a later damaged batch ends the piece before it.
+    """
+    best: Piece | None = None
+    expected = offset
+    bound = segment.end_offset
+    try:
+        batches = whole(file.fd, position, segment.size, segment.name, min(256 * 1024, room + 65536))
+        for found, (at, head, _) in enumerate(batches, 1):
+            base, last = head[0], head[0] + head[6]
+            if base >= limit:
+                break
+            fits = base <= expected <= last if best is None else base == expected
+            if segment.gaps:
+                fits = last >= expected and (best is None or base >= expected)
+            if not fits or last >= bound or head[2] != 0:
+                raise CorruptMessage(
+                    f"{segment.name}: the batch at byte {at} says offsets {base} to {last} where {expected} is expected",
+                    at,
+                )
+            after = at + head[1] + OVERHEAD
+            if after - position > room and not (best is None and one):
+                break
+            best = Piece(position, after, last + 1)
+            expected = last + 1
+            if found >= VERIFIED or after - position >= room:
+                break
+    except CorruptMessage:
+        if best is None:
+            raise
+    return best
+
+
+def at_time(segment: Segment, file: File, index: Index, timestamp: int, start: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the segment's first record at or after offset `start` that is not older than `timestamp`."""
+    position = index.at_time(timestamp)
+    for _, head, batch in whole(file.fd, position, segment.size, segment.name, 64 * 1024):
+        if head[8] < timestamp or head[0] + head[6] < start:
+            continue
+        try:
+            for record in records(batch):
+                if record.timestamp >= timestamp and record.offset >= start:
+                    return record.offset, record.timestamp
+        except RecordsError:
+            return max(head[0], start), head[8]
+    return None

@@ -1,0 +1,349 @@
+"""Opening a partition's folder after whatever happened: what is trusted, what is scanned, what is cut.
+
+After a clean shutdown nothing is scanned: indexes, snapshot and checkpoint say everything. Otherwise:
+
+1. A compaction that was decided (`compaction.json`) is finished, one that was not is undone; temporary files go.
+2. Closed segments before the checkpoint's `flushed` offset are trusted when their index file is whole. The others,
+   and the last segment from the last synced index on, are read and every checksum is compared.
+3. Damage that nothing whole follows is the torn end of an interrupted write: it is cut. Damage in the middle stays
+   where it is, so that what follows it is not lost; reads of it fail, and only those.
+4. Producer state comes from the newest snapshot that fits and the headers of the batches after it.
+
+`notes` says in words what was found and cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from millstream.log import checkpoint as checkpoints
+from millstream.log import index as indexes
+from millstream.log import producers as states
+from millstream.log import swap
+from millstream.log.checkpoint import Checkpoint
+from millstream.log.errors import CorruptMessage
+from millstream.log.files import File, read_into, sync_folder
+from millstream.log.index import Index
+from millstream.log.producers import Producers, Sent
+from millstream.log.scan import SMALLEST, Head, heads
+from millstream.log.segment import MAX_SIZE, Segment, file_name
+from millstream.protocol.records import (
+    CONTROL,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    MAX_SEQUENCE,
+    OVERHEAD,
+    TRANSACTIONAL,
+    RecordsError,
+    marker,
+    valid,
+)
+
+_SEGMENT: Final = re.compile(r"(\d{20})\.(log|index|snapshot)")
+TEMPORARY: Final = (".tmp", ".cleaned")
+
+
+class Recovered:
+    """What was found in a partition's folder: segments in order (the last one is active), producers, offsets, notes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.segments: list[Segment] = []
+        self.producers = Producers()
+        self.checkpoint = Checkpoint()
+        self.snapshots: set[int] = set()
+        self.notes: list[str] = []
+
+
+def recover(folder: Path, *, clean: bool, now: int) -> Recovered:
+    """Open a partition's folder; it is whole and ready to be appended to afterwards.
+
+    `clean` says that the last shutdown was; `now` is epoch ms. OSError when the disk fails.
+    """
+    found = Recovered(folder)
+    note = found.notes.append
+    found.notes += swap.finish(folder)
+    bases: list[int] = []
+    indexed: set[int] = set()
+    for entry in sorted(os.listdir(folder)):
+        match = _SEGMENT.fullmatch(entry)
+        if match is None:
+            if entry.endswith(TEMPORARY):
+                os.unlink(folder / entry)
+                note(f"{folder / entry}: a leftover temporary file, removed")
+        elif match[2] == "log":
+            bases.append(int(match[1]))
+        elif match[2] == "index":
+            indexed.add(int(match[1]))
+        else:
+            found.snapshots.add(int(match[1]))
+    for base in indexed - set(bases):
+        os.unlink(folder / file_name(base, "index"))
+
+    known = checkpoints.read(folder)
+    if known is None:
+        clean = False
+        if bases:
+            note(
+                f"{folder / checkpoints.NAME}: missing or damaged; everything is scanned, reading starts at the first segment"
+            )
+        known = Checkpoint()
+    if not bases:
+        base = max(known.start, known.end, known.flushed)
+        if base:
+            note(f"{folder}: all segments are gone; it goes on at offset {base}")
+        segment = Segment(folder, base, now)
+        segment.file = File(segment.path, os.O_RDWR | os.O_CREAT)
+        bases = [base]
+    for base in bases:
+        found.segments.append(Segment(folder, base, now))
+    for segment, following in zip(found.segments, found.segments[1:], strict=False):
+        _closed(segment, following.base, known, clean, found)
+    _active(found.segments[-1], known, clean, found)
+
+    end = found.segments[-1].end_offset
+    start = min(max(known.start, bases[0]), end)
+    found.checkpoint = Checkpoint(start, min(known.flushed, end), max(start, min(known.cleaned, end)))
+    _producers(found, start, end, now)
+    return found
+
+
+def _closed(segment: Segment, next_base: int, known: Checkpoint, clean: bool, found: Recovered) -> None:
+    size = segment.path.stat().st_size
+    if clean or next_base <= known.flushed:
+        facts = _facts(segment, size, whole=not clean)
+        if facts is not None and segment.base <= facts.end_offset <= next_base:
+            segment.learn(facts)
+            segment.index_saved = True
+            return
+        found.notes.append(f"{segment.index_path}: missing or damaged, computed again from the segment")
+    segment.file = File(segment.path, os.O_RDWR)
+    segment.index = Index()
+    _survey(segment, 0, size, next_base, found)
+    segment.aborted = -1
+
+
+def _active(segment: Segment, known: Checkpoint, clean: bool, found: Recovered) -> None:
+    segment.file = segment.file or File(segment.path, os.O_RDWR)
+    size = os.fstat(segment.file.fd).st_size
+    loaded = None
+    with contextlib.suppress(FileNotFoundError):
+        loaded = indexes.load(segment.index_path.read_bytes())
+    if loaded is not None:
+        facts = loaded[1]
+        if clean and (facts.size, facts.end_offset) != (size, known.end):
+            clean = False
+        # Without a clean shutdown only what was synced before the index was written is known to be on disk.
+        if facts.size <= size and (clean or facts.end_offset <= known.flushed):
+            segment.index = loaded[0]
+            segment.learn(facts)
+    if segment.index is None:
+        segment.index = Index()
+        if size and clean:
+            found.notes.append(f"{segment.index_path}: missing or damaged, computed again from the segment")
+    elif segment.size == size:
+        segment.trusted_from = size
+        return
+    begin = segment.size
+    _survey(segment, begin, size, None, found)
+    segment.aborted = -1 if segment.size > begin else segment.aborted
+    # What the survey has read is as good as what this process writes, unless it left damage in place.
+    segment.trusted_from = segment.size
+
+
+def _facts(segment: Segment, size: int, *, whole: bool) -> indexes.Facts | None:
+    try:
+        with open(segment.index_path, "rb") as file:
+            file_size = os.fstat(file.fileno()).st_size
+            data = file.read(-1 if whole else indexes.HEADER_SIZE)
+    except OSError:
+        return None
+    facts = indexes.load_facts(data, file_size)
+    if facts is None or facts.size != size:
+        return None
+    if whole and indexes.load(data) is None:
+        return None
+    return facts
+
+
+def _survey(segment: Segment, begin: int, size: int, next_base: int | None, found: Recovered) -> None:
+    """Read the batches from `begin` on into facts and index; cut the torn end, leave other damage in place."""
+    assert segment.file is not None
+    kept = begin
+    damaged: list[int] = []
+    tail = ""
+    for position, head, good in survey(segment.file.fd, begin, size, segment, next_base):
+        if not good:
+            damaged.append(position)
+            continue
+        if head[0] != segment.end_offset:
+            segment.gaps = True
+        segment.note(head[0], head[0] + head[6], head[8], position, head[1] + OVERHEAD, 4096, _first_timestamp(head))
+        kept = position + head[1] + OVERHEAD
+        for place in damaged:
+            segment.gaps = True
+            found.notes.append(
+                f"{segment.name}: the batch at byte {place} is damaged, whole ones follow it: left in place, reads of "
+                f"it fail"
+            )
+        damaged.clear()
+    if kept < size:
+        tail = f"{segment.name}: cut {size - kept} bytes behind offset {segment.end_offset} (byte {kept}): "
+        tail += "the end of an interrupted write"
+        os.ftruncate(segment.file.fd, kept)
+        os.fsync(segment.file.fd)
+        found.notes.append(tail)
+    segment.size = kept
+
+
+def _first_timestamp(head: Head) -> int:
+    return head[8] if head[5] & 0x48 else head[7]
+
+
+def survey(
+    fd: int, position: int, size: int, segment: Segment, next_base: int | None
+) -> Iterator[tuple[int, Head, bool]]:
+    """Each header that could be one, and whether checksum and offsets are right; ends where no header can be.
+
+    `next_base` is the base offset of the following segment, None if there is none.
+    """
+    chunk = bytearray(1 << 20)
+    view = memoryview(chunk)
+    start = filled = 0
+    expected = segment.end_offset
+    while position + HEADER_SIZE <= size:
+        at = position - start
+        if at + HEADER_SIZE > filled:
+            start, at = position, 0
+            filled = read_into(fd, view, position)
+        head: Head = HEADER.unpack_from(chunk, at)  # type: ignore[assignment]
+        length = head[1] + OVERHEAD
+        if head[3] != MAGIC or head[1] < SMALLEST or position + length > size:
+            return
+        if at + length > filled:
+            if length > len(chunk):
+                chunk = bytearray(length)
+                view = memoryview(chunk)
+            start, at = position, 0
+            filled = read_into(fd, view, position)
+        last = head[0] + head[6]
+        good = (
+            at + length <= filled
+            and valid(view[at : at + length])
+            and head[0] >= expected
+            and head[6] >= 0
+            and last - segment.base <= MAX_SIZE
+            and (next_base is None or last < next_base)
+        )
+        if good:
+            expected = last + 1
+        yield position, head, good
+        position += length
+
+
+def _producers(found: Recovered, start: int, end: int, now: int) -> None:
+    # Segments whose aborted transactions have to be found again need the state as of their beginning.
+    unknown = [s for s in found.segments if s.aborted < 0]
+    wanted = min((s.base for s in unknown), default=end)
+    offset = found.segments[0].base
+    for candidate in sorted(found.snapshots, reverse=True):
+        if candidate > end:
+            (found.folder / file_name(candidate, "snapshot")).unlink(missing_ok=True)
+            found.snapshots.discard(candidate)
+            continue
+        if candidate > wanted:
+            continue
+        loaded = read_snapshot(found.folder, candidate)
+        if loaded is not None:
+            found.producers.fill(loaded)
+            offset = candidate
+            break
+        found.notes.append(f"{found.folder / file_name(candidate, 'snapshot')}: damaged, computed again")
+        (found.folder / file_name(candidate, "snapshot")).unlink(missing_ok=True)
+        found.snapshots.discard(candidate)
+    for segment in found.segments:
+        collect = segment.aborted < 0
+        if collect:
+            segment.aborted = 0
+            assert segment.index is not None
+            segment.index.aborted.clear()
+        if segment.end_offset > offset:
+            file = segment.file or File(segment.path, os.O_RDONLY)
+            replay(file, segment, offset, found.producers, segment.index if collect else None, now)
+        if collect:
+            assert segment.index is not None
+            segment.aborted = len(segment.index.aborted)
+
+
+def read_snapshot(folder: Path, offset: int) -> dict[int, states.Producer] | None:
+    """The producers' states in the snapshot file of `offset`; None when it is missing or damaged."""
+    try:
+        loaded = states.load((folder / file_name(offset, "snapshot")).read_bytes())
+    except OSError:
+        return None
+    return loaded[1] if loaded is not None and loaded[0] == offset else None
+
+
+def replay(file: File, segment: Segment, offset: int, producers: Producers, collect: Index | None, now: int) -> None:
+    """Bring `producers` from `offset` to the segment's end; aborted transactions go into `collect`.
+
+    What the log holds was accepted once, so nothing is refused here; damage ends the walk.
+    """
+    try:
+        for position, head in heads(file.fd, 0, segment.size, segment.name):
+            if head[9] >= 0 and head[0] + head[6] >= offset:
+                aborted = apply(producers, head, lambda p=position, h=head: _read(file, p, h), now)  # type: ignore[misc]
+                if aborted is not None and collect is not None:
+                    collect.aborted.append(aborted)
+    except (CorruptMessage, RecordsError):
+        return
+
+
+def _read(file: File, position: int, head: Head) -> bytes:
+    return os.pread(file.fd, head[1] + OVERHEAD, position)
+
+
+def apply(producers: Producers, head: Head, content: Callable[[], bytes], now: int) -> indexes.Aborted | None:
+    """Count a stored batch of an idempotent producer in; the aborted transaction that it ended, if it did."""
+    producer_id, epoch = head[9], head[10]
+    state = producers.get(producer_id)
+    if head[5] & CONTROL:
+        said = marker(content())
+        if said is None:
+            return None
+        after = states.Producer(
+            epoch,
+            said.coordinator_epoch,
+            head[8],
+            now,
+            -1,
+            state.batches if epoch == state.epoch else (),
+        )
+        return producers.end(producer_id, after, said.commit, head[0])
+    last = head[0] + head[6]
+    batch = Sent(head[11], (head[11] + head[6]) & MAX_SEQUENCE, head[0], last, head[8])
+    begun = state.transaction_start
+    if begun < 0 and head[5] & TRANSACTIONAL:
+        begun = head[0]
+    kept = state.batches if epoch == state.epoch else ()
+    producers.put(
+        producer_id,
+        states.Producer(epoch, state.coordinator_epoch, head[8], now, begun, (*kept[1 - states.REMEMBERED :], batch)),
+    )
+    return None
+
+
+def remove_segment_files(segment: Segment) -> None:
+    """Unlink the files of a segment, the log first: what remains after a crash is recognised as left over."""
+    segment.path.unlink(missing_ok=True)
+    for suffix in (".index", ".snapshot"):
+        segment.path.with_suffix(suffix).unlink(missing_ok=True)
+
+
+__all__ = ["Recovered", "apply", "read_snapshot", "recover", "remove_segment_files", "replay", "sync_folder"]

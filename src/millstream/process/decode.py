@@ -1,0 +1,241 @@
+"""From a message's bytes to typed columns, strictly, in Spark's native expressions alone, so that real-time mode can do it.
+
+A value is well-formed when it is UTF-8 and one JSON object in which every field of the event has its declared type; what
+`event.decode` accepts is accepted here, with equal values. Fields that the event does not declare are ignored; an optional
+field may be absent or null. A message without a value (a tombstone) is no event and is skipped, as it is no mistake either.
+
+How, and why so (measured with eight fields: 390,000 rows/s against 580,000 for a plain, lenient `from_json`):
+- `from_json` is strict about numbers and booleans, and reports a mismatch in the corrupt-record column. It takes a number for a string,
+  so strings are read as variants, of which only a JSON string can be cast to binary; times, dates and decimals are read as
+  text and checked by a pattern before the cast, which alone is lenient.
+- `from_json` stops behind the first value. The text is therefore wrapped: {"_": TEXT, "~": 1}; what follows the object
+  within TEXT breaks the wrapping.
+- Between parsing and filtering stands a generator of one row: it is a barrier that keeps the optimizer from pushing the
+  filter below the parser, which would parse every message twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from millstream.event import Event, Field, Topic, fields
+from millstream.process.kafka import JSON_COLUMN
+
+ORIGIN = "_origin"
+DECIMAL = "decimal(38,18)"  # Spark's decimals have a fixed scale; a value that does not fit is malformed, not rounded
+
+_CORRUPT = "_corrupt"
+_OPTIONS = {
+    "columnNameOfCorruptRecord": _CORRUPT,
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+    "mode": "PERMISSIVE",
+}
+# How a field is read from JSON, before it is checked and converted.
+_READ = {
+    "string": "variant",
+    "binary": "variant",
+    "json": "variant",
+    "timestamp": "string",
+    "date": "string",
+    "decimal": "string",
+}
+_TYPE = {"string": "string", "json": "string", "binary": "binary", "timestamp": "timestamp", "date": "date", "decimal": DECIMAL,
+         "long": "bigint", "double": "double", "boolean": "boolean"}  # fmt: skip
+# RFC 3339 as msgspec reads it: a zone is required.
+_TIMESTAMP = r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:?\d{2})$"
+_MICROSECONDS = len("2013-01-01T05:15:00.123456Z")
+_NAIVE = r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?$"
+# Python's datetime ends there, on either side, in UTC.
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_DATE = r"^\d{4}-\d{2}-\d{2}$"
+_DECIMAL = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
+_BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_WORDS = {"string": "a string", "long": "a whole number of 64 bits", "double": "a number", "boolean": "true or false",
+          "timestamp": "a time with its zone (2013-01-01T05:15:00Z)", "date": "a date (2013-01-31)",
+          "decimal": "a decimal number of at most 20 digits and 18 decimals", "binary": "a string of base64",
+          "json": "a JSON value"}  # fmt: skip
+
+
+def events(messages: DataFrame, topic: Topic) -> DataFrame:
+    """Return the well-formed events of the topic's messages: a column per field, and the struct `_origin`.
+
+    messages: a frame, streaming or not, with the Kafka connector's columns. `_origin` has the fields topic, partition, offset and
+    timestamp (the log's time of the message).
+    """
+    declared = fields(topic.event)
+    parsed = messages.select(
+        _parsed(topic.event).alias("_v"), F.struct("topic", "partition", "offset", "timestamp").alias(ORIGIN)
+    )
+    converted = F.struct(*[_converted(f).alias(f.name) for f in declared], _accepted(declared).alias("_ok"))
+    rows = parsed.select(ORIGIN, F.inline(F.array(converted))).where(F.col("_ok"))
+    return rows.select(
+        *[
+            F.col(f"`{f.name}`").alias(f.name, metadata={JSON_COLUMN: True}) if f.kind == "json" else f"`{f.name}`"
+            for f in declared
+        ],
+        ORIGIN,
+    )
+
+
+def malformed(messages: DataFrame, topics: Sequence[Topic]) -> DataFrame:
+    """Return the messages that are no events of their topic: topic, partition, offset, timestamp, key, value, reason.
+
+    reason: a sentence that names the field, what was expected and what came.
+    """
+    names = {topic.name: f"_v{number}" for number, topic in enumerate(topics)}
+    parsed = messages.select(
+        "topic", "partition", "offset", "timestamp", "key", "value",
+        *[F.when(F.col("topic") == t.name, _parsed(t.event)).alias(names[t.name]) for t in topics],
+    ).where(F.col("value").isNotNull())  # fmt: skip
+    reason = _by_topic({t.name: _reason(t.event, names[t.name]) for t in topics})
+    found = parsed.select(
+        "topic", "partition", "offset", "timestamp", "key", "value", F.inline(F.array(F.struct(reason.alias("reason"))))
+    )
+    return found.where(F.col("reason").isNotNull())
+
+
+def schema(event: type[Event]) -> T.StructType:
+    """Return the Spark schema of an event's columns, without `_origin`."""
+    return T.StructType(
+        [
+            T.StructField(
+                f.name,
+                T._parse_datatype_string(_TYPE[f.kind]),
+                f.nullable,
+                {JSON_COLUMN: True} if f.kind == "json" else None,
+            )
+            for f in fields(event)
+        ]
+    )
+
+
+def _text() -> Column:
+    return F.col("value").cast("string")
+
+
+def _parsed(event: type[Event]) -> Column:
+    """The value as a struct of raw fields; its field `_corrupt` is not null where a token was wrong. Null unless UTF-8."""
+    inner = ", ".join(f"`{f.name}` {_READ.get(f.kind, _TYPE[f.kind])}" for f in fields(event))
+    wrapped = F.concat(F.lit('{"_":'), _text(), F.lit(',"~":1}'))
+    # An object is the only thing that may stand there; without this, null would pass for an object without fields.
+    whole = F.when(F.is_valid_utf8(_text()) & F.ltrim(_text()).startswith("{"), wrapped)
+    return F.from_json(whole, f"`_` struct<{inner}>, `~` bigint, {_CORRUPT} string", _OPTIONS)
+
+
+def _raw(field: Field, parsed: str = "_v") -> Column:
+    return F.col(f"{parsed}._.`{field.name}`")
+
+
+def _string(variant: Column) -> Column:
+    return F.try_variant_get(variant, "$", "binary").cast("string")
+
+
+def _converted(field: Field, parsed: str = "_v") -> Column:
+    """The field's value, or null when it is absent, null or not of its type."""
+    raw = _raw(field, parsed)
+    match field.kind:
+        case "string":
+            return _string(raw)
+        case "binary":
+            encoded = _string(raw)
+            return F.when(encoded.rlike(_BASE64), F.unbase64(encoded))
+        case "json":
+            return F.when(~F.is_variant_null(raw), F.to_json(raw))
+        case "timestamp":
+            time = F.upper(raw).try_cast("timestamp")
+            beyond = (F.length(raw) > _MICROSECONDS) & raw.rlike(r"\.\d{6}[5-9]")  # msgspec rounds, a cast cuts
+            time = F.when(beyond, time + F.expr("INTERVAL '0.000001' SECOND")).otherwise(time)
+            return F.when(raw.rlike(_TIMESTAMP) & (time >= _FIRST) & (time <= _LAST), time)
+        case "date":
+            return F.when(raw.rlike(_DATE), raw.try_cast("date"))
+        case "decimal":
+            exact = raw.try_cast(DECIMAL)
+            return F.when(raw.rlike(_DECIMAL) & (exact == raw.try_cast("decimal(38,30)")), exact)
+        case "double":
+            return F.when(F.abs(raw) != float("inf"), raw)
+        case _:
+            return raw
+
+
+def _absent(field: Field, parsed: str = "_v") -> Column:
+    raw = _raw(field, parsed)
+    absent = raw.isNull()
+    return absent | F.is_variant_null(raw) if _READ.get(field.kind) == "variant" else absent
+
+
+def _sound(field: Field, parsed: str = "_v") -> Column:
+    found = _converted(field, parsed).isNotNull()
+    return found | _absent(field, parsed) if field.nullable else found
+
+
+def _whole(parsed: str = "_v") -> Column:
+    return F.coalesce(F.col(f"{parsed}.{_CORRUPT}").isNull() & (F.col(f"{parsed}.~") == 1), F.lit(False))
+
+
+def _accepted(declared: Sequence[Field], parsed: str = "_v") -> Column:
+    return reduce(lambda a, b: a & b, [_sound(f, parsed) for f in declared], _whole(parsed))
+
+
+def _by_topic(reasons: Mapping[str, Column]) -> Column:
+    result = F.lit(None).cast("string")
+    for topic, reason in reasons.items():
+        result = F.when(F.col("topic") == topic, reason).otherwise(result)
+    return result
+
+
+def _reason(event: type[Event], parsed: str) -> Column:
+    """Why the value is malformed, or null when it is well-formed. Only malformed values pay for the second look."""
+    declared = fields(event)
+    variant = F.try_parse_json(_text())
+    checks = [
+        F.when(~F.is_valid_utf8(_text()), "the value is not UTF-8"),
+        F.when(variant.isNull(), "the value is not JSON"),
+        F.when(
+            ~F.schema_of_variant(variant).startswith("OBJECT<"),
+            F.concat(F.lit("expected a JSON object, got "), _shown(variant)),
+        ),
+        F.when(F.col(f"{parsed}.~").isNull(), "the value is not one JSON object alone: something follows it"),
+        *[_field_reason(f, variant, parsed) for f in declared],
+        F.lit("the value does not have the event's fields"),
+    ]
+    return F.when(~_accepted(declared, parsed), F.coalesce(*checks))
+
+
+def _field_reason(field: Field, variant: Column, parsed: str) -> Column:
+    path = '$["' + field.name + '"]'
+    came = F.try_variant_get(variant, path, "variant")
+    expected = _WORDS[field.kind] + (" or null" if field.nullable else "")
+    naive = F.lit(False)
+    if field.kind == "timestamp":
+        naive = F.coalesce(_raw(field, parsed).rlike(_NAIVE), F.lit(False))
+    wrong = F.when(naive, F.lit(f"field {field.name!r}: the time has no zone, got ")).otherwise(
+        F.lit(f"field {field.name!r}: expected {expected}, got ")
+    )
+    return F.when(
+        ~_sound(field, parsed) | _mismatch(field, came),
+        F.when(came.isNull(), F.lit(f"field {field.name!r} is missing")).otherwise(F.concat(wrong, _shown(came))),
+    )
+
+
+def _mismatch(field: Field, came: Column) -> Column:
+    """Whether the token is of another type, for the kinds whose mismatch shows in the corrupt-record column alone."""
+    fit = {"long": ("BIGINT",), "boolean": ("BOOLEAN",), "double": ("BIGINT", "DECIMAL", "DOUBLE", "FLOAT")}.get(
+        field.kind
+    )
+    if fit is None:
+        return F.lit(False)
+    kind = F.schema_of_variant(came)
+    return came.isNotNull() & ~F.is_variant_null(came) & ~reduce(lambda a, b: a | b, [kind.startswith(k) for k in fit])
+
+
+def _shown(variant: Column) -> Column:
+    """The value as JSON text, cut: a reason is read by people."""
+    text = F.coalesce(F.to_json(variant), F.lit("null"))
+    return F.when(F.length(text) > 80, F.concat(F.substring(text, 1, 80), F.lit("…"))).otherwise(text)

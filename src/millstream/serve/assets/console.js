@@ -1,0 +1,184 @@
+// The console's behaviour beyond what htmx swaps: charts, the light of the connection, marks on changed cells, the theme.
+"use strict";
+
+const root = document.documentElement;
+const THEME = "millstream-theme";
+
+try {
+  const kept = localStorage.getItem(THEME);
+  if (kept === "light" || kept === "dark") root.dataset.theme = kept;
+} catch { /* without storage the system's choice stands */ }
+
+// A canvas needs colours, not variables: an element that nobody sees says what a variable means in the theme of now.
+const probe = document.body.appendChild(document.createElement("i"));
+probe.hidden = true;
+const colour = (name) => {
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
+};
+const HEIGHT = 300;
+const plots = new Map(); // element id -> {plot, seen, chosen, shape}
+
+// ---- charts ----
+
+function drawCharts(anew) {
+  for (const data of document.querySelectorAll(".chart-data")) {
+    const element = data.parentElement.querySelector(".chart");
+    if (!element || typeof uPlot === "undefined") continue;
+    const kept = plots.get(element.id) ?? {};
+    if (!anew && kept.seen === data.dataset.chart && kept.element === element) continue;
+    const chart = JSON.parse(data.dataset.chart);
+    const fresh = kept.element !== element;
+    const chosen = fresh || !(kept.column && chart.columns.includes(kept.column)) ? chart.columns[chart.chosen] : kept.column;
+    const entry = { ...kept, element, seen: data.dataset.chart, column: chosen, chart };
+    plots.set(element.id, entry);
+    if (fresh) kept.plot?.destroy();
+    drawChart(entry, anew || fresh);
+  }
+}
+
+function drawChart(entry, anew) {
+  const { element, chart } = entry;
+  const index = chart.columns.indexOf(entry.column);
+  const values = [chart.times, ...chart.series.map((s) => s.values[index])];
+  const shape = JSON.stringify([entry.column, chart.columns, chart.series.map((s) => s.label)]);
+  if (!anew && entry.plot && entry.shape === shape) {
+    entry.plot.setData(values);
+    return;
+  }
+  entry.shape = shape;
+  entry.plot?.destroy();
+  element.replaceChildren(choices(entry));
+  entry.plot = new uPlot(options(chart, entry.column, element.clientWidth), values, element);
+}
+
+function choices(entry) {
+  const group = document.createElement("div");
+  group.className = "choices";
+  group.setAttribute("role", "group");
+  group.setAttribute("aria-label", "Column of the chart");
+  for (const column of entry.chart.columns) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = column.replaceAll("_", " ");
+    button.setAttribute("aria-pressed", String(column === entry.column));
+    button.addEventListener("click", () => {
+      entry.column = column;
+      drawChart(entry, true);
+    });
+    group.append(button);
+  }
+  return group;
+}
+
+function options(chart, column, width) {
+  const font = '12px "Inter Variable", system-ui, sans-serif';
+  const axis = {
+    stroke: colour("--faint"), font,
+    grid: { stroke: colour("--line-soft"), width: 1 },
+    ticks: { stroke: colour("--line"), width: 1, size: 4 },
+  };
+  const number = (v) => (v == null ? "–" : Math.abs(v) >= 1000 ? Math.round(v).toLocaleString("en") : String(+v.toFixed(1)));
+  const few = chart.times.length <= 90;
+  return {
+    width: Math.max(width, 240), height: HEIGHT,
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+    cursor: { y: false, points: { size: 7 } },
+    legend: { live: true },
+    scales: { y: { range: { min: { pad: 0.08, soft: 0, mode: 1 }, max: { pad: 0.1, soft: 1, mode: 2 } } } },
+    axes: [
+      { ...axis, grid: { show: false }, size: 42, values: dayHours },
+      { ...axis, size: 54, values: (_, ticks) => ticks.map(number) },
+    ],
+    series: [
+      { label: "UTC", value: (plot, v) => new Date((v ?? plot.data[0].at(-1)) * 1000).toISOString().slice(0, 16).replace("T", " ") },
+      ...chart.series.map((s, i) => ({
+        label: s.label,
+        stroke: colour(`--s${(i % 8) + 1}`),
+        fill: chart.series.length === 1 ? colour("--water-soft") : undefined,
+        width: 1.8,
+        points: { ...(few && { show: true }), size: 4.5, fill: colour(`--s${(i % 8) + 1}`) },
+        value: (plot, v, series, at) => number(at == null ? plot.data[series].findLast((known) => known != null) : v),
+      })),
+    ],
+  };
+}
+
+// Hours, and the day under the first tick of each.
+function dayHours(_, ticks) {
+  let day = "";
+  return ticks.map((seconds) => {
+    const text = new Date(seconds * 1000).toISOString();
+    const date = text.slice(0, 10);
+    const midnight = text.slice(11, 16) === "00:00";
+    const label = (midnight ? "" : text.slice(11, 16)) + (date === day ? "" : (midnight ? "" : "\n") + short(date));
+    day = date;
+    return label || short(date);
+  });
+}
+const short = (date) => new Date(`${date}T00:00Z`).toLocaleDateString("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+
+let resizing;
+addEventListener("resize", () => {
+  clearTimeout(resizing);
+  resizing = setTimeout(() => {
+    for (const { plot, element } of plots.values()) plot?.setSize({ width: Math.max(element.clientWidth, 240), height: HEIGHT });
+  }, 80);
+});
+
+// ---- what the stream brings ----
+
+const live = (state, text) => {
+  const pill = document.getElementById("live");
+  pill.dataset.state = state;
+  pill.lastElementChild.textContent = text;
+};
+addEventListener("htmx:sse:after:connection", () => live("live", "live"));
+addEventListener("htmx:sse:error", () => live("down", "reconnecting"));
+addEventListener("htmx:sse:before:connection", (event) => {
+  if (event.detail.connection.attempt > 0) live("connecting", "reconnecting");
+});
+addEventListener("htmx:after:swap", () => drawCharts(false));
+
+// A cell of a view whose text was patched is marked for a moment; rows that are new are not.
+const changed = new Set();
+new MutationObserver((records) => {
+  for (const record of records) {
+    const cell = record.target.parentElement?.closest?.(".rows td");
+    if (cell && record.oldValue !== record.target.data) changed.add(cell);
+  }
+  for (const cell of changed) cell.classList.add("changed");
+  if (changed.size) {
+    const cells = [...changed];
+    changed.clear();
+    setTimeout(() => cells.forEach((cell) => cell.classList.remove("changed")), 250);
+  }
+}).observe(document.body, { subtree: true, characterData: true, characterDataOldValue: true });
+
+// ---- the bar at the top ----
+
+document.getElementById("theme").addEventListener("click", () => {
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem(THEME, root.dataset.theme); } catch { /* only for this page, then */ }
+  drawCharts(true);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(true));
+
+document.getElementById("share").addEventListener("click", async (event) => {
+  const button = event.currentTarget;
+  const answer = await fetch("/link", { method: "POST" });
+  if (!answer.ok) return;
+  const link = await answer.text();
+  try {
+    await navigator.clipboard.writeText(link);
+    button.dataset.done = "";
+    button.title = "Copied: the link works once";
+    setTimeout(() => { delete button.dataset.done; }, 2000);
+  } catch {
+    prompt("This link works once, in another browser:", link);
+  }
+});
+
+drawCharts(false);
+document.fonts?.ready.then(() => drawCharts(true));

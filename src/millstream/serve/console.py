@@ -1,0 +1,259 @@
+"""The console's state: puts together what was declared, what the parts report, and what was read from the log and the views."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from millstream.client.status import Follower
+from millstream.serve.activity import Activity
+from millstream.serve.letters import Letters
+from millstream.serve.positions import Positions, Reading
+from millstream.serve.state import (
+    DeadLetters,
+    GroupState,
+    PartState,
+    QueryState,
+    Role,
+    State,
+    TopicLag,
+    TopicState,
+    Totals,
+    ViewState,
+)
+from millstream.serve.views import Views
+from millstream.settings import Kafka
+
+DEAD_QUERY = "dead_letters"
+MAX_TOPICS = 300  # topics and groups that the page lists; `millstream topics` lists them all
+_JOIN_S = 3.0  # how long a thread that waits for a silent server holds up the end; all are daemons
+
+Facts = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+class Console:
+    """Owns the readers of one application. description: `App.describe()`; conninfo: of the store of views, "" for none."""
+
+    def __init__(
+        self,
+        description: Mapping[str, Any],
+        kafka: Kafka,
+        conninfo: str,
+        stop: threading.Event,
+        on_news: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.description = description
+        self.activity = Activity(stop)
+        self._positions = Positions(kafka, self.activity)
+        self._follower = Follower(kafka, description["app"])
+        queries = description["queries"]
+        self._views = Views(
+            description["app"],
+            conninfo,
+            {q["to"]: q["key"] for q in queries if q["kind"] == "view"},
+            {q["to"]: q["name"] for q in queries if q["kind"] == "view"},
+            self.activity,
+        )
+        self._letters = Letters(
+            kafka,
+            [q["to"] for q in queries if q["kind"] == "alert"],
+            description["dead_letters"],
+            self._positions,
+            self.activity,
+            on_news,
+        )
+        self._threads = [
+            threading.Thread(target=reader.run, name=f"console-{name}", daemon=True)
+            for name, reader in (("log", self._positions), ("letters", self._letters), ("views", self._views))
+        ]
+
+    def start(self) -> None:
+        """Start reading."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the readers; `stop` must be set."""
+        self.activity.wake()
+        self._follower.close()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+
+    def fresh_since(self, moment: float) -> bool:
+        """Whether log and views have been read since a moment (epoch seconds), or do not answer."""
+        return all(
+            c.error is not None or (c.since is not None and c.since >= moment)
+            for c in (self._positions.connection, self._views.connection)
+        )
+
+    def state(self) -> State:
+        """Return the state as it is known now."""
+        return assemble(
+            self.description,
+            reading=self._positions.reading,
+            facts=self._follower.latest,
+            views=self._views.states,
+            alerts=self._letters,
+            kafka=self._positions,
+            postgres=self._views,
+            at=time.time(),
+        )
+
+
+def assemble(
+    description: Mapping[str, Any],
+    *,
+    reading: Reading,
+    facts: Facts,
+    views: Mapping[str, ViewState],
+    alerts: Letters,
+    kafka: Positions,
+    postgres: Views,
+    at: float,
+) -> State:
+    """Return the page's state from the readers' values."""
+    topics = topic_states(description, reading)
+    groups = group_states(description, reading)
+    dead = alerts.dead_letters()
+    queries = query_states(description, facts, {g.query: g.lag for g in groups if g.query}, dead)
+    return State(
+        app=description["app"],
+        at=at,
+        kafka=kafka.connection,
+        postgres=postgres.connection,
+        totals=totals(topics, groups, queries, dead),
+        topics=topics,
+        groups=groups,
+        queries=queries,
+        captures=part_states(facts, "capture"),
+        replays=part_states(facts, "replay"),
+        deliveries=part_states(facts, "deliver"),
+        processes=part_states(facts, "process"),
+        views=list(views.values()),
+        alerts=alerts.alerts(),
+        dead_letters=dead,
+    )
+
+
+def topic_states(description: Mapping[str, Any], reading: Reading) -> list[TopicState]:
+    """Return the topics: the application's first, in the order of its declaration, then others; not Kafka's own (`__…`)."""
+    roles: dict[str, Role] = {t["name"]: "input" for t in description["topics"]}
+    roles |= {t["name"]: "table" for t in description["tables"]}
+    for query in description["queries"]:
+        if query["kind"] != "view":
+            roles[query["to"]] = "alert" if query["kind"] == "alert" else "output"
+    roles[description["dead_letters"]] = "dead letters"
+    others = sorted(n for n in reading.topics if n not in roles and not n.startswith("__"))
+    order = [n for n in roles if n in reading.topics]
+    order += sorted(others, key=lambda n: n.startswith("_"))
+    ends: dict[str, int] = {}
+    starts: dict[str, int] = {}
+    for (name, partition), end in reading.ends.items():
+        facts = reading.topics.get(name)
+        ends[name] = ends.get(name, 0) + end
+        starts[name] = starts.get(name, 0) + (facts.start.get(partition, 0) if facts else 0)
+    return [
+        TopicState(
+            name=name,
+            role=roles.get(name, "internal" if name.startswith("_") else "other"),
+            partitions=reading.topics[name].partitions,
+            events=ends.get(name, 0) - starts.get(name, 0),
+            end=ends.get(name, 0),
+            rate=reading.rates.get(name, 0.0),
+            history=[round(v, 2) for v in reading.histories.get(name, ())],
+            compacted="compact" in reading.topics[name].config.get("cleanup.policy", ""),
+        )
+        for name in order[:MAX_TOPICS]
+    ]
+
+
+def group_states(description: Mapping[str, Any], reading: Reading) -> list[GroupState]:
+    """Return the consumer groups, the application's queries first, each with its lag by topic."""
+    prefix = description["app"] + "."
+    names = {q["name"] for q in description["queries"]} | {DEAD_QUERY}
+    by_group: dict[str, dict[str, TopicLag]] = {}
+    for lag in reading.lags:
+        topics = by_group.setdefault(lag.group, {})
+        found = topics.setdefault(lag.topic, TopicLag(lag.topic, 0, 0))
+        found.lag += lag.lag
+        found.partitions += 1
+    states = []
+    for group, topics in by_group.items():
+        query = group.removeprefix(prefix) if group.startswith(prefix) else ""
+        states.append(
+            GroupState(
+                group,
+                query if query in names else "",
+                sum(t.lag for t in topics.values()),
+                sorted(topics.values(), key=lambda t: t.topic),
+            )
+        )
+    return sorted(states, key=lambda g: (not g.query, g.group))[:MAX_TOPICS]
+
+
+def query_states(
+    description: Mapping[str, Any], facts: Facts, lags: Mapping[str, int], dead: DeadLetters
+) -> list[QueryState]:
+    """Return the declared queries and the one that collects dead letters, with what they last reported."""
+    declared = [
+        QueryState(q["name"], q["kind"], list(q["inputs"]), q["to"], "realtime" if q["realtime"] else "micro-batch")
+        for q in description["queries"]
+    ]
+    if ("query", DEAD_QUERY) in facts:
+        inputs = list(dict.fromkeys(q["inputs"][0] for q in description["queries"]))
+        declared.append(QueryState(DEAD_QUERY, "dead letters", inputs, dead.topic, "micro-batch"))
+    for query in declared:
+        said = facts.get(("query", query.name), {})
+        query.state = str(said.get("state", "waiting"))
+        query.mode = str(said.get("mode", query.mode))
+        query.error = said.get("error")
+        query.watermark = said.get("watermark")
+        query.at = _number(said.get("at"))
+        query.batch, query.batch_ms = _whole(said.get("batch")), _number(said.get("batch_ms"))
+        query.input_rows, query.output_rows = _whole(said.get("input_rows")), _whole(said.get("output_rows"))
+        query.rows_per_second = _number(said.get("rows_per_second"))
+        query.dropped, query.dead = _whole(said.get("dropped")), _whole(said.get("dead"))
+        query.state_rows = _whole(said.get("state_rows"))
+        query.lag = lags.get(query.name)
+    return declared
+
+
+def part_states(facts: Facts, kind: str) -> list[PartState]:
+    """Return the parts of a kind by name, as they last reported."""
+    own = ("app", "kind", "name", "at", "state", "error")
+    return [
+        PartState(
+            name,
+            str(said.get("state", "unknown")),
+            str(said["error"]) if said.get("error") else None,
+            _number(said.get("at")),
+            {k: v for k, v in said.items() if k not in own},
+        )
+        for (found, name), said in sorted(facts.items())
+        if found == kind
+    ]
+
+
+def totals(
+    topics: Iterable[TopicState], groups: Iterable[GroupState], queries: Iterable[QueryState], dead: DeadLetters
+) -> Totals:
+    """Return the headline: what came in by the application's topics, how far behind its queries are, what needs a look."""
+    topics, lags = list(topics), [g.lag for g in groups if g.query]
+    return Totals(
+        events=sum(t.end for t in topics if t.role in ("input", "table")),
+        rate=sum(t.rate for t in topics if t.role in ("input", "table")),
+        lag=sum(lags) if lags else None,
+        alerts=sum(t.end for t in topics if t.role == "alert"),
+        dead=dead.distinct,
+        dropped=sum(q.dropped or 0 for q in queries),
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,188 @@
+"""Reading the views from PostgreSQL: their newest rows, only when a batch has changed them, within a bounded share of time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from millstream.postgres.connect import Connection, connect
+from millstream.serve import columns
+from millstream.serve.activity import Activity
+from millstream.serve.state import Column, ViewState
+from millstream.serve.state import Connection as Answering
+from millstream.settings import MillstreamError, redact
+
+LOOKING_S = 1.0
+MAX_ROWS = 1_000  # rows that are read, for the chart; the table shows fewer
+MAX_SHOWN = 60  # rows of the table on the page and in the JSON
+MAX_COUNTED = 10_000  # a larger view is "10,000+ rows": counting it each second would cost its owner
+MAX_CELL = 200  # characters of a value
+SHARE = 20  # a reading that took t is followed by none for SHARE * t: at most a twentieth of the time is spent in the database
+SILENT_S = 3.0
+STATEMENT_S = 3.0
+CONNECT_S = 3
+
+_log = logging.getLogger(__name__)
+# A page must never hold up the database: short statements, no waiting for locks, nothing written.
+_OPTIONS = "-c lock_timeout=500 -c default_transaction_read_only=on -c timezone=UTC"
+
+
+class Views:
+    """Reads an application's views in a thread (`run`). `states` is replaced, never changed in place.
+
+    views: the key columns of each view, by the view's table; queries: the query that writes it.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        conninfo: str,
+        views: Mapping[str, Sequence[str]],
+        queries: Mapping[str, str],
+        activity: Activity,
+    ) -> None:
+        self.states: Mapping[str, ViewState] = {name: ViewState(name, list(key)) for name, key in views.items()}
+        self.error: str | None = None
+        self._app = app
+        self._conninfo = conninfo
+        self._keys = views
+        self._queries = queries
+        self._activity = activity
+        self._connection: Connection | None = None
+        self._answered: float | None = None
+        self._began: float | None = None
+        self._seen: dict[str, object] = {}  # by view: the checkpoint whose rows we have
+        self._not_before: dict[str, float] = {}
+
+    @property
+    def connection(self) -> Answering:
+        """Whether the database answers."""
+        began, error = self._began, self.error
+        if error is None and began is not None and time.monotonic() - began > SILENT_S:
+            error = f"It has been silent for {time.monotonic() - began:.0f} s."
+        return Answering("PostgreSQL", self._answered is not None and error is None, error, self._answered)
+
+    def run(self) -> None:
+        """Read until the end; once at the start, then while somebody looks."""
+        try:
+            while True:
+                self._began = time.monotonic()
+                try:
+                    self._read()
+                    self._answered, self.error = time.time(), None
+                except (psycopg.Error, MillstreamError) as error:
+                    self._lost(error)
+                except Exception as error:  # a mistake of ours must not silence the page for good
+                    _log.exception("reading the views failed")
+                    self._lost(error)
+                self._began = None
+                if not self._activity.rest(LOOKING_S, None):
+                    return
+        finally:
+            self._close()
+
+    def _read(self) -> None:
+        if self._connection is None:
+            self._connection = connect(
+                self._conninfo,
+                application="millstream console",
+                autocommit=True,
+                statement_timeout_s=STATEMENT_S,
+                connect_timeout=CONNECT_S,
+                options=_OPTIONS,
+            )
+        marks = _checkpoints(self._connection, self._app)
+        now = time.monotonic()
+        for name in self._keys:
+            mark = marks.get(self._queries[name])
+            if self._not_before.get(name, 0.0) > now or (mark is not None and self._seen.get(name) == mark):
+                continue
+            self._read_view(self._connection, name)
+            took = time.monotonic() - now
+            # Without a checkpoint there is no cheap sign of change: look now and then.
+            self._not_before[name] = time.monotonic() + max(took * SHARE, 0.0 if mark else 3.0)
+
+    def _read_view(self, connection: Connection, name: str) -> None:
+        """Read one view together with the checkpoint that its rows belong to, from one snapshot."""
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            mark = _checkpoints(connection, self._app).get(self._queries[name])
+            state = _view(connection, self._app, name, self._keys[name])
+        if mark is not None:
+            state.batch, state.at = mark[1], mark[2].timestamp() if mark[2] is not None else None
+        self._seen[name] = mark
+        self.states = {**self.states, name: state}
+
+    def _lost(self, error: Exception) -> None:
+        if self.error is None:
+            _log.warning("views cannot be read, trying again: %s", redact(str(error).strip()))
+        self.error = redact(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+        self._seen.clear()
+        self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+
+def _checkpoints(connection: Connection, app: str) -> dict[str, tuple[Any, Any, Any]]:
+    there = connection.execute("SELECT to_regclass('millstream.checkpoints') IS NOT NULL").fetchone()
+    if not there or not there[0]:
+        return {}
+    rows = connection.execute(
+        "SELECT query, query_id, batch_id, at FROM millstream.checkpoints WHERE app = %s", (app,)
+    ).fetchall()
+    return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+
+def _view(connection: Connection, app: str, name: str, key: Sequence[str]) -> ViewState:
+    table = sql.Identifier(app, name)
+    found = connection.execute("SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone()
+    if found is None or found[0] is None:
+        return ViewState(name, list(key))
+    nothing = connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(table))
+    described = columns.columns([(c.name, c.type_code) for c in nothing.description or ()], key)
+    cursor = connection.execute(
+        sql.SQL("SELECT * FROM {} {} LIMIT {}").format(table, _order(described), sql.Literal(MAX_ROWS))
+    )
+    rows = cursor.fetchall()
+    total = len(rows)
+    if total == MAX_ROWS:
+        counted = connection.execute(
+            sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {} LIMIT {}) AS some").format(
+                table, sql.Literal(MAX_COUNTED + 1)
+            )
+        ).fetchone()
+        total = counted[0] if counted else total
+    return ViewState(
+        name,
+        list(key),
+        columns=described,
+        rows=[[_bounded(columns.plain(value)) for value in row] for row in rows[:MAX_SHOWN]],
+        total=min(total, MAX_COUNTED),
+        more=total > MAX_COUNTED,
+        chart=columns.chart(described, rows),
+    )
+
+
+def _order(described: Sequence[Column]) -> sql.Composable:
+    """Newest windows first, then the other keys in their order."""
+    when = columns.window(described)
+    keys = [c.name for c in described if c.key]
+    if not keys:
+        return sql.SQL("")
+    first = [sql.SQL("{} DESC").format(sql.Identifier(when[0]))] if when else []
+    rest = [sql.Identifier(k) for k in keys if not when or k not in when]
+    return sql.SQL("ORDER BY ") + sql.SQL(", ").join([*first, *rest])
+
+
+def _bounded(value: Any) -> Any:
+    return value[: MAX_CELL - 1] + "…" if isinstance(value, str) and len(value) > MAX_CELL else value

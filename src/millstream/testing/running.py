@@ -1,0 +1,143 @@
+"""A whole application on its real parts inside a test: broker, PostgreSQL, capture, Spark and delivery."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import psycopg
+from confluent_kafka import KafkaError, Message
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from millstream.app import App
+from millstream.client import catchup
+from millstream.client.producer import producer
+from millstream.client.tail import tail
+from millstream.event import Event, Topic, encode
+from millstream.run.part import Context, Part, Step
+from millstream.run.supervisor import Supervisor
+from millstream.settings import Kafka, MillstreamError, Settings
+
+START_TIMEOUT_S = 180.0  # Spark on a busy machine takes its time; a part that fails is told at once, whatever this says
+SEND_TIMEOUT_S = 60.0
+
+Prepare = str | Callable[[psycopg.Connection], object]
+
+
+class Running:
+    """An application that runs: put events in, wait, look at what came out."""
+
+    def __init__(self, app: App, supervisor: Supervisor) -> None:
+        self.app = app
+        self.supervisor = supervisor
+
+    @property
+    def kafka(self) -> Kafka:
+        """The log's address, for clients of your own."""
+        return self.supervisor.kafka
+
+    def database(self, name: str) -> psycopg.Connection:
+        """Return a connection to the source database `name`; it commits each statement."""
+        return psycopg.connect(self.supervisor.settings().source(name), autocommit=True)
+
+    def produce(self, topic: Topic | str, events: Iterable[Event | bytes]) -> int:
+        """Send events, and whatever bytes are given instead of one, to a topic; return how many once all are stored.
+
+        Raises MillstreamError when the log does not take one.
+        """
+        declared = self.app.topics[topic] if isinstance(topic, str) else topic
+        failures: list[str] = []
+
+        def reported(error: KafkaError | None, _: Message) -> None:
+            if error:
+                failures.append(error.str())
+
+        client, count = producer(self.kafka), 0
+        for event in events:
+            count += 1
+            key = getattr(event, declared.key) if declared.key and isinstance(event, Event) else None
+            value = encode(event) if isinstance(event, Event) else event
+            client.produce(declared.name, value, None if key is None else str(key).encode(), on_delivery=reported)
+            client.poll(0)
+        if client.flush(SEND_TIMEOUT_S) or failures:
+            raise MillstreamError(f"topic {declared.name!r} did not take every event: {failures[:1] or 'no answer'}.")
+        return count
+
+    def wait(self, timeout: float = 60.0) -> None:
+        """Return when every query has taken in everything that its topics hold, and every alert is delivered.
+
+        Raises MillstreamError, naming the queries and what they lack, when nothing moves for `timeout` seconds.
+        """
+        queries = {name: [t.name for t in query.topics] for name, query in self.app.queries.items()}
+        candidates = [f"_{self.app.name}.{q.name}" for q in self.app.queries.values() if q.kind == "alert"]
+        wanted = catchup.inputs(self.app.name, queries, {t for names in queries.values() for t in names})
+        catchup.wait(self.kafka, wanted, candidates, threading.Event(), patience=timeout)
+
+    def view(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a view, ordered by its columns."""
+        with psycopg.connect(self.supervisor.postgres, row_factory=dict_row) as connection:
+            rows = connection.execute(
+                sql.SQL("SELECT * FROM {}").format(sql.Identifier(self.app.name, name))
+            ).fetchall()
+        return sorted(rows, key=lambda row: [str(value) for value in row.values()])
+
+    def topic(self, name: str) -> list[dict[str, Any]]:
+        """Return the JSON values of everything in a topic, in the order of each partition; tombstones are left out."""
+        return [
+            msgspec.json.decode(m.value)
+            for m in tail(self.kafka, name, "earliest", follow=False)
+            if m.value is not None
+        ]
+
+
+@contextmanager
+def running(
+    app: App,
+    data: Path,
+    *,
+    prepare: Mapping[str, Prepare] | None = None,
+    settings: Settings | None = None,
+    file: str | None = None,
+    extra: Sequence[Part] = (),
+) -> Iterator[Running]:
+    """Run an application on its real parts while inside; everything has ended when this returns.
+
+        with ms.testing.running(app, tmp_path, prepare={"ops": "CREATE TABLE planes (…)"}) as flights:
+            flights.produce("departures", [Departure(…)])
+            flights.wait()
+            assert flights.view("delay_by_hour") == […]
+
+    data: the folder for everything that it keeps.
+    prepare: by source database, SQL or a function of a connection that makes its tables before they are captured.
+    settings: addresses, for parts that live elsewhere.  file: where children load the application from; found by itself.
+    """
+    given = settings or Settings.load()
+    steps = [
+        Step(f"prepare-{name}", call=_preparing(name, what), after=_embedded(given, name), before={f"capture-{name}"})
+        for name, what in (prepare or {}).items()
+    ]
+    with Supervisor(app, replace(given, data=data), file=file, extra=[*steps, *extra]) as supervisor:
+        if not supervisor.wait_ready(START_TIMEOUT_S):
+            raise MillstreamError(f"the application ended while it was starting; its logs are in {supervisor.logs}.")
+        yield Running(app, supervisor)
+
+
+def _embedded(settings: Settings, name: str) -> set[str]:
+    return set() if settings.source(name) else {"postgres"}
+
+
+def _preparing(name: str, what: Prepare) -> Callable[[Context], None]:
+    def prepare(context: Context) -> None:
+        with psycopg.connect(context.settings.source(name)) as connection:
+            if isinstance(what, str):
+                connection.execute(cast("Any", what))
+            else:
+                what(connection)
+
+    return prepare

@@ -1,0 +1,122 @@
+"""One PostgreSQL server and one broker for the room's tests; a database and an application name for each test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import servers
+from millstream.capture.slot import slot_name
+from millstream.capture.table import PostgresTable, Table
+from millstream.postgres.connect import connect
+from millstream.postgres.server import Server
+from millstream.settings import Kafka
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An embedded PostgreSQL."""
+    with Server(tmp_path_factory.mktemp("postgres") / "server") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A broker."""
+    with servers.broker(tmp_path_factory.mktemp("broker")) as address:
+        yield address
+
+
+@dataclass
+class Source:
+    """A source database with what a test needs around it."""
+
+    app: str
+    conninfo: str
+    kafka: Kafka
+    folder: Path
+    sql: psycopg.Connection[Any]
+    running: list[servers.CaptureProcess] = field(default_factory=list)
+
+    def table(self, name: str, table: str = "") -> Table:
+        """A captured table; topics carry the test's name, as the broker is shared."""
+        return Table(self.topic(name), PostgresTable("ops", table or name))
+
+    def topic(self, name: str) -> str:
+        """The topic of a table."""
+        return f"{self.app}.{name}"
+
+    def capture(self, *names: str, failpoint: str = "", state: str = "state") -> servers.CaptureProcess:
+        """Start a capture of the tables in a process."""
+        started = servers.CaptureProcess(
+            self.app, self.conninfo, [self.table(n) for n in names], self.kafka, self.folder / state, failpoint
+        )
+        self.running.append(started)
+        return started
+
+    def rows(self, table: str, key: str = "id") -> dict[str, Any]:
+        """The rows of a source table as the topic has them, by the key's JSON."""
+        query = f"SELECT json_build_object('{key}', {key})::text, to_json(t)::text FROM {table} t"
+        import json
+
+        return {json.dumps(json.loads(k)): json.loads(v) for k, v in self.sql.execute(query).fetchall()}
+
+    def slot(self) -> str:
+        """The name of the slot and publication."""
+        return slot_name(self.app, "ops")
+
+    def confirmed(self) -> int:
+        """How far the slot is."""
+        row = self.sql.execute(
+            "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s", [self.slot()]
+        ).fetchone()
+        return int(row[0]) if row and row[0] else 0
+
+    def position(self) -> int:
+        """How far the source's log is."""
+        row = self.sql.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def settled(self, seconds: float = 60) -> None:
+        """Wait until everything that was committed by now is in the topics."""
+        self.sql.execute("SELECT pg_logical_emit_message(true, 'test', '', true)")  # flushes the log
+        now = self.position()
+        servers.wait_for(lambda: self.confirmed() >= now, "the capture catches up", seconds)
+
+    def latest(self, name: str) -> dict[str, Any]:
+        """The rows that a topic holds."""
+        return servers.latest(self.kafka, self.topic(name))
+
+    def messages(self, name: str) -> list[tuple[Any, Any, int, int]]:
+        """Everything in a topic."""
+        return servers.messages(self.kafka, self.topic(name))
+
+
+@pytest.fixture
+def source(
+    server: Server, kafka: Kafka, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Source] | Source]:
+    """A database of the test's own; ends what the test started and drops the slot, so that no log is kept for it."""
+    app = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:60]
+    conninfo = server.database(app)
+    with connect(conninfo, autocommit=True) as sql:
+        made = Source(app, conninfo, kafka, tmp_path, sql)
+        try:
+            yield made
+        finally:
+            for process in made.running:
+                process.__exit__()
+            servers.wait_for(
+                lambda: not sql.execute(
+                    "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", [made.slot()]
+                ).fetchone(),
+                "the slot is free",
+            )
+            sql.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [made.slot()])

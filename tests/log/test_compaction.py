@@ -1,0 +1,532 @@
+"""Compaction: the newest message of each key stays, with its offset; nothing else has to."""
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log.logs import (
+    NOW,
+    batch,
+    batches,
+    consume,
+    content,
+    crash,
+    fill,
+    keyed,
+    maintain,
+    open_log,
+    state,
+    values,
+)
+
+from millstream.log import compaction
+from millstream.log.compaction import Newest, Transactions
+from millstream.log.index import Aborted
+from millstream.protocol import records
+from millstream.protocol.records import Record
+
+CONFIG = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "600",
+    "index.interval.bytes": "100",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "1000",
+}
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def log(tmp_path):
+    with open_log(tmp_path / "log") as log:
+        yield log
+
+
+@pytest.fixture
+def partition(log):
+    return log.create("table", 1, CONFIG).partitions[0]
+
+
+def put(partition, *pairs, now=NOW, **options):
+    return partition.append(keyed(*pairs, timestamp=now, **options), now)
+
+
+def roll(partition, now=NOW):
+    """Close the active segment, as the next append would when it is full."""
+    with partition._lock:
+        if partition.segments[-1].size:
+            partition._roll(now)
+
+
+def stored(partition):
+    """Every batch that is there, with its header."""
+    found, offset = [], partition.start_offset
+    while True:
+        read = partition.read(offset, 100_000)
+        found += [(h, bytes(data)) for h, data in batches(content(read)) if h.last_offset >= offset]
+        if read.next_offset == offset:
+            return found
+        offset = read.next_offset
+
+
+def test_the_newest_of_each_key_stays_at_its_offset(log, partition):
+    for i in range(100):
+        put(partition, (b"k%d" % (i % 7), b"%03d" % i + bytes(30)))
+    roll(partition)
+    before = {record.offset: record for record in consume(partition)}
+    size = partition.size
+    maintain(log)
+    after = consume(partition)
+    assert [record.offset for record in after] == list(range(93, 100))
+    assert all(before[record.offset] == record for record in after)
+    assert partition.size < size / 5
+    assert (partition.start_offset, partition.end_offset, partition.cleaned_offset) == (0, 100, 100)
+    assert partition.read(40, 1000).slices
+    assert put(partition, (b"k", b"next")).base_offset == 100
+
+
+def test_the_active_segment_is_left_alone(log, partition):
+    for _ in range(3):
+        put(partition, (b"k", b"v"))
+    maintain(log)
+    assert len(consume(partition)) == 3
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_batches_are_cut_in_every_codec_and_keep_headers(log, partition, codec):
+    headers = [("a", b"1"), ("a", None), ("b", b"")]
+    data = records.build([(b"x", b"old"), (b"y", b"stays", headers), (b"x", b"new")], NOW, codec=codec)
+    partition.append(data, NOW)
+    put(partition, (b"z", b"1"), codec=codec)
+    roll(partition)
+    maintain(log)
+    assert consume(partition) == [
+        Record(1, NOW, b"y", b"stays", tuple(headers)),
+        Record(2, NOW, b"x", b"new"),
+        Record(3, NOW, b"z", b"1"),
+    ]
+    (first, _), _ = stored(partition)
+    assert (first.base_offset, first.last_offset, first.record_count, first.codec) == (0, 2, 2, codec)
+
+
+def test_log_append_time_stays(log):
+    partition = log.create("t", 1, {**CONFIG, "message.timestamp.type": "LogAppendTime"}).partitions[0]
+    partition.append(keyed((b"x", b"1"), (b"y", b"2"), timestamp=5), NOW)
+    partition.append(keyed((b"x", b"3"), timestamp=6), NOW + 1)
+    roll(partition)
+    maintain(log)
+    assert [(r.offset, r.timestamp) for r in consume(partition)] == [(1, NOW), (2, NOW + 1)]
+
+
+def test_tombstones_stay_for_delete_retention_and_then_go(log, partition):
+    put(partition, (b"x", b"1"))
+    put(partition, (b"y", b"1"))
+    put(partition, (b"x", None))
+    roll(partition)
+    maintain(log)
+    assert [(r.key, r.value, r.timestamp) for r in consume(partition)] == [(b"y", b"1", NOW), (b"x", None, NOW)]
+    assert [h.delete_horizon for h, _ in stored(partition)] == [None, NOW + 1000]
+    for now, left in ((NOW + 999, 3), (NOW + 1000, 3)):
+        put(partition, (b"z", b"%d" % now))
+        roll(partition)
+        maintain(log, now)
+        assert len(consume(partition)) == left - (now == NOW + 1000)
+    assert state(consume(partition)) == {b"y": b"1", b"z": b"%d" % (NOW + 1000)}
+
+
+def test_min_compaction_lag(log):
+    partition = log.create("t", 1, {**CONFIG, "min.compaction.lag.ms": "1000"}).partitions[0]
+    for i in range(4):
+        put(partition, (b"x", b"%d" % i), now=NOW + i * 400)
+        roll(partition, NOW + i * 400)
+    maintain(log, NOW + 1400)
+    assert values(consume(partition)) == [b"1", b"2", b"3"]
+    maintain(log, NOW + 5000)
+    assert values(consume(partition)) == [b"3"]
+
+
+def test_max_compaction_lag(log):
+    config = {**CONFIG, "min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "1000"}
+    partition = log.create("t", 1, config).partitions[0]
+    put(partition, (b"x", b"1"))
+    put(partition, (b"x", b"2"))
+    maintain(log, NOW + 1000)
+    assert len(consume(partition)) == 2
+    maintain(log, NOW + 1001)
+    assert values(consume(partition)) == [b"2"]
+
+
+def test_the_dirty_ratio(log):
+    partition = log.create("t", 1, {**CONFIG, "min.cleanable.dirty.ratio": "0.5"}).partitions[0]
+    for i in range(10):
+        put(partition, (b"%d" % i, b"v"))
+    roll(partition)
+    maintain(log)
+    assert partition.cleaned_offset == 10
+    put(partition, (b"0", b"v"))
+    roll(partition)
+    maintain(log)
+    assert partition.cleaned_offset == 10
+    for i in range(12):
+        put(partition, (b"%d" % (i % 10), b"v"))
+    roll(partition)
+    maintain(log)
+    assert partition.cleaned_offset == 23
+
+
+def test_small_segments_are_joined(log, partition):
+    for i in range(100):
+        put(partition, (b"k%d" % i, b"v"))
+        if i % 2:
+            roll(partition)
+    maintain(log)
+    before = len(partition.segments)
+    assert before > 10
+    for _ in range(2):
+        for i in range(90):
+            put(partition, (b"k%d" % i, b"w"))
+        roll(partition)
+        maintain(log)
+    assert len(consume(partition)) == 100
+    assert len(partition.segments) < before
+
+
+def test_memory_is_bounded_and_rounds_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(compaction, "BYTES_PER_KEY", 65536 // 8)
+    with open_log(tmp_path / "log", **{"log.cleaner.dedupe.buffer.size": "65536"}) as log:
+        partition = log.create("t", 1, {**CONFIG, "min.cleanable.dirty.ratio": "0"}).partitions[0]
+        largest = []
+        real = Newest.put
+        monkeypatch.setattr(Newest, "put", lambda self, k, o: (real(self, k, o), largest.append(len(self))))
+        for i in range(300):
+            put(partition, (b"a rather long key number %d" % (i % 40), b"%d" % i))
+        roll(partition)
+        maintain(log)
+        assert max(largest) <= 8
+        assert partition.cleaned_offset == 300
+        # Each round sees the keys of its own part: what a later one superseded went in a later round.
+        assert state(consume(partition)) == {
+            b"a rather long key number %d" % (i % 40): b"%d" % i for i in range(260, 300)
+        }
+
+
+def test_a_batch_with_more_keys_than_fit_is_still_compacted(tmp_path, monkeypatch):
+    monkeypatch.setattr(compaction, "BYTES_PER_KEY", 65536)
+    with open_log(tmp_path / "log", **{"log.cleaner.dedupe.buffer.size": "65536"}) as log:
+        partition = log.create("t", 1, {**CONFIG, "min.cleanable.dirty.ratio": "0"}).partitions[0]
+        for i in range(3):
+            put(partition, *[(b"%d" % k, b"%d" % i) for k in range(5)])
+        roll(partition)
+        maintain(log)
+        assert partition.cleaned_offset == 15
+        assert state(consume(partition)) == {b"%d" % k: b"2" for k in range(5)}
+
+
+def test_readers_go_on_in_what_was_replaced(log, partition):
+    for i in range(60):
+        put(partition, (b"k", b"%d" % i))
+    roll(partition)
+    held = partition.read(0, 500)
+    while partition.read(40, 1).slices and log.maintain(NOW):
+        pass
+    data = content(held)
+    assert [r.offset for _, b in batches(data) for r in records.records(b)] == list(range(held.next_offset))
+    assert partition.opened._open or True
+    assert values(consume(partition)) == [b"59"]
+
+
+def test_an_old_reader_of_a_segment_that_was_never_opened(log, partition):
+    # The segment's file is not open when compaction renames another one over it.
+    for i in range(60):
+        put(partition, (b"k", b"%d" % i))
+    roll(partition)
+    log.maintain(NOW)
+    old = list(partition.segments)
+    assert old[0].file is None
+    maintain(log)
+    file, _ = log._opened.get(old[0])
+    header = records.header(__import__("os").pread(file.fd, 61, 0))
+    assert (header.base_offset, header.record_count) == (0, 1)
+
+
+def test_damage_ends_compaction_but_nothing_else(log, partition):
+    for i in range(60):
+        put(partition, (b"k", b"%d" % i + bytes(30)))
+    roll(partition)
+    victim = partition.segments[3]
+    with open(victim.path, "r+b") as file:
+        file.seek(80)
+        file.write(b"!")
+    before = [s.path for s in partition.segments]
+    maintain(log)
+    assert "wrong checksum" in partition.uncleanable
+    assert [s.path for s in partition.segments] == before
+    put(partition, (b"k", b"goes on"))
+    assert values(consume(partition, victim.end_offset))[-1] == b"goes on"
+
+
+def test_both_policies(log):
+    partition = log.create("t", 1, {**CONFIG, "cleanup.policy": "compact,delete", "retention.ms": "5000"}).partitions[0]
+    put(partition, (b"old", b"1"), now=NOW - 10_000)
+    roll(partition)
+    for i in range(10):
+        put(partition, (b"k", b"%d" % i))
+    roll(partition)
+    maintain(log)
+    assert values(consume(partition)) == [b"9"]
+    assert partition.start_offset == 1
+    maintain(log, NOW + 6000)
+    assert consume(partition) == []
+
+
+# Producers and transactions
+
+
+def send(partition, producer_id, sequence, *pairs, transactional=True, now=NOW):
+    return put(
+        partition,
+        *pairs,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=transactional,
+        now=now,
+    )
+
+
+def finish(partition, producer_id, commit, now=NOW):
+    marker = records.build_marker(producer_id, 0, commit=commit, coordinator_epoch=0, timestamp=now)
+    return partition.append(marker, now, internal=True)
+
+
+def test_the_last_batch_of_a_producer_stays_without_records(tmp_path):
+    log = open_log(tmp_path / "log")
+    partition = log.create("t", 1, CONFIG).partitions[0]
+    send(partition, 1, 0, (b"k", b"1"), transactional=False)
+    send(partition, 1, 1, (b"k", b"2"), transactional=False)
+    put(partition, (b"k", b"3"))
+    put(partition, (b"l", b"4"))
+    roll(partition)
+    maintain(log)
+    kept = [(h.base_offset, h.record_count, h.base_sequence) for h, _ in stored(partition)]
+    assert kept == [(1, 0, 1), (2, 1, -1), (3, 1, -1)]
+    assert values(consume(partition)) == [b"3", b"4"]
+    crash(log)
+    for path in (tmp_path / "log" / "topics" / "t" / "0").glob("*.snapshot"):
+        path.unlink()
+    with open_log(tmp_path / "log") as log:
+        partition = log.topics["t"].partitions[0]
+        assert send(partition, 1, 1, (b"k", b"2"), transactional=False).duplicate
+        assert send(partition, 1, 2, (b"k", b"5"), transactional=False).base_offset == 4
+
+
+def test_aborted_records_go_and_do_not_supersede(log, partition):
+    put(partition, (b"k", b"committed before"))
+    send(partition, 1, 0, (b"k", b"aborted"))
+    finish(partition, 1, False)
+    send(partition, 1, 1, (b"l", b"committed"))
+    finish(partition, 1, True)
+    put(partition, (b"m", b"1"))
+    roll(partition)
+    maintain(log)
+    for committed in (True, False):
+        assert values(consume(partition, committed=committed)) == [b"committed before", b"committed", b"1"]
+    assert [(h.control, h.delete_horizon) for h, _ in stored(partition)][1] == (True, None)
+    # The next round finds the abort marker without records and gives it a horizon, the one after lets it go.
+    for step in (1, 2):
+        now = NOW + step * 2000
+        put(partition, (b"m", b"%d" % step), now=now)
+        roll(partition, now)
+        maintain(log, now)
+    assert [h.base_offset for h, _ in stored(partition) if h.control] == [4]
+    assert state(consume(partition, committed=True)) == {
+        b"k": b"committed before",
+        b"l": b"committed",
+        b"m": b"2",
+    }
+
+
+def test_an_open_transaction_stops_compaction(log, partition):
+    put(partition, (b"k", b"1"))
+    put(partition, (b"k", b"2"))
+    roll(partition)
+    send(partition, 1, 0, (b"k", b"open"))
+    roll(partition)
+    put(partition, (b"k", b"3"))
+    roll(partition)
+    maintain(log)
+    assert values(consume(partition)) == [b"2", b"open", b"3"]
+    finish(partition, 1, True)
+    roll(partition)
+    maintain(log)
+    assert values(consume(partition)) == [b"3"]
+
+
+def test_transactions_know_what_was_aborted():
+    def head(producer_id, first, last, control=False):
+        attributes = records.TRANSACTIONAL | (records.CONTROL if control else 0)
+        return (first, 0, 0, 2, 0, attributes, last - first, 0, 0, producer_id, 0, 0, 1)
+
+    marker = {c: records.build_marker(1, 0, commit=c, coordinator_epoch=0, timestamp=1) for c in (True, False)}
+    seen = Transactions([Aborted(1, 0, 5, 6), Aborted(2, 3, 9, 10)])
+    assert seen.data(head(1, 0, 1))
+    assert not seen.data(head(3, 2, 2))
+    assert seen.data(head(2, 3, 4))
+    assert not seen.control(head(1, 5, 5, True), marker[False])
+    assert not seen.data(head(1, 6, 6))
+    assert not seen.control(head(3, 7, 7, True), marker[True])
+    assert seen.control(head(3, 8, 8, True), marker[True])
+    assert not seen.control(head(2, 9, 9, True), marker[False])
+    assert seen.kept == [Aborted(1, 0, 5, 6), Aborted(2, 3, 9, 10)]
+
+
+def test_long_keys_are_hashed_apart():
+    newest = Newest(10, 0)
+    newest.put(b"k" * 16, 5)
+    newest.put(b"k" * 17, 6)
+    short = compaction._short(b"k" * 16)
+    newest.put(short[:15], 7)
+    assert len(newest) == 3
+    assert newest.superseded(Record(4, 0, b"k" * 16, b""))
+    assert not newest.superseded(Record(5, 0, b"k" * 16, b""))
+    assert not newest.superseded(Record(5, 0, b"other", b""))
+
+
+def test_compaction_beside_appends_and_reads(tmp_path):
+    with open_log(tmp_path / "log") as log:
+        partition = log.create("t", 1, CONFIG).partitions[0]
+        stop = threading.Event()
+        trouble = []
+
+        def work():
+            try:
+                while not stop.is_set():
+                    log.maintain(NOW)
+            except Exception as error:
+                trouble.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        model = {}
+        try:
+            for i in range(400):
+                key, value = b"k%d" % (i * i % 23), b"%d" % i
+                put(partition, (key, value))
+                model[key] = value
+                if i % 40 == 39:
+                    assert state(consume(partition)) == model
+        finally:
+            stop.set()
+            thread.join()
+        assert trouble == []
+        assert partition.cleaned_offset > 0
+        assert state(consume(partition)) == model
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"a key of more than sixteen bytes"])
+PAIRS = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=40)), min_size=1, max_size=4)
+STEP = st.one_of(
+    st.tuples(st.just("put"), PAIRS, st.sampled_from(range(5))),
+    st.tuples(st.just("send"), PAIRS, st.integers(1, 3)),
+    st.tuples(st.just("end"), st.booleans(), st.integers(1, 3)),
+    st.tuples(st.just("wait"), st.sampled_from([1, 500, 2000]), st.none()),
+    st.tuples(st.just("roll"), st.none(), st.none()),
+    st.tuples(st.just("maintain"), st.none(), st.none()),
+    st.tuples(st.just("crash"), st.none(), st.none()),
+    st.tuples(st.just("close"), st.none(), st.none()),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(steps=st.lists(STEP, max_size=50))
+def test_random_histories_agree_with_a_table(tmp_path_factory, steps):
+    """Whatever happens, reading committed from offset 0 builds the table that the committed writes build."""
+    folder = tmp_path_factory.mktemp("table") / "log"
+    log = open_log(folder)
+    partition = log.create("t", 1, CONFIG).partitions[0]
+    now = NOW
+    written: dict[int, Record] = {}
+    committed: list[tuple[int, bytes, bytes | None]] = []
+    waiting: dict[int, list[tuple[int, bytes, bytes | None]]] = {1: [], 2: [], 3: []}
+    sequences = {1: 0, 2: 0, 3: 0}
+    for action, what, which in steps:
+        if action in ("put", "send"):
+            if action == "put":
+                base = put(partition, *what, now=now, codec=which).base_offset
+                target = committed
+            else:
+                base = send(partition, which, sequences[which], *what, now=now).base_offset
+                sequences[which] += len(what)
+                target = waiting[which]
+            for i, (key, value) in enumerate(what):
+                target.append((base + i, key, value))
+                written[base + i] = Record(base + i, now, key, value)
+        elif action == "end":
+            if waiting[which]:
+                finish(partition, which, what, now)
+                if what:
+                    committed += waiting[which]
+                waiting[which] = []
+        elif action == "wait":
+            now += what
+        elif action == "roll":
+            roll(partition, now)
+        elif action == "maintain":
+            maintain(log, now)
+        else:
+            crash(log) if action == "crash" else log.close()
+            log = open_log(folder)
+            partition = log.topics["t"].partitions[0]
+            assert not any("cut" in note for note in log.recovered)
+    stable = min((w[0][0] for w in waiting.values() if w), default=partition.end_offset)
+    assert partition.last_stable_offset == stable
+    expected = {key: value for offset, key, value in sorted(committed) if offset < stable and value is not None}
+    newest = {key: (offset, value) for offset, key, value in sorted(committed) if offset < stable}
+    expected = {key: value for key, (_, value) in newest.items() if value is not None}
+    found = consume(partition, committed=True)
+    assert state(found) == expected
+    assert all(written[record.offset] == record for record in found)
+    assert [r.offset for r in found] == sorted({r.offset for r in found})
+    here = {record.offset for record in found}
+    assert all(offset in here for offset, value in newest.values() if value is not None)
+    for producer_id, sequence in sequences.items():
+        if sequence:
+            assert partition.producers[producer_id].last_sequence == sequence - 1
+    log.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_random_deletions_agree_with_a_list(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("ring") / "log"
+    log = open_log(folder)
+    partition = log.create("t", 1, {"internal.segment.bytes": "400", "retention.bytes": "2000"}).partitions[0]
+    model: list[bytes] = []
+    start = 0
+    for _ in range(data.draw(st.integers(1, 8))):
+        model += fill(partition, data.draw(st.integers(0, 20)))
+        action = data.draw(st.sampled_from(["delete", "maintain", "crash", "close"]))
+        if action == "delete" and model:
+            start = partition.delete_before(data.draw(st.integers(start, len(model))))
+        elif action == "maintain":
+            maintain(log)
+            assert partition.size <= 2400
+        elif action in ("crash", "close"):
+            crash(log) if action == "crash" else log.close()
+            log = open_log(folder)
+            partition = log.topics["t"].partitions[0]
+        assert partition.start_offset >= start
+        start = partition.start_offset
+        assert partition.end_offset == len(model)
+        assert values(consume(partition)) == model[start:]
+    log.close()
+
+
+def test_keyless_messages_go_when_a_topic_becomes_compacted(log):
+    partition = log.create("t", 1, {"internal.segment.bytes": "600"}).partitions[0]
+    partition.append(batch(b"no key", key=None), NOW)
+    put(partition, (b"k", b"1"))
+    roll(partition)
+    log.configure("t", CONFIG)
+    maintain(log)
+    assert values(consume(partition)) == [b"1"]

@@ -1,0 +1,180 @@
+"""The record batch format: what is built can be read, damage is refused, bombs do not go off."""
+
+import gzip
+import struct
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kio.records.readers import read_batch
+
+from millstream.protocol import records
+from millstream.protocol.records import Header, Marker, Record, RecordsError
+
+CODECS = range(5)
+HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
+MESSAGES = st.lists(
+    st.tuples(st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=200), HEADERS), min_size=1, max_size=20
+)
+
+
+@given(MESSAGES, st.sampled_from(CODECS), st.data())
+def test_what_is_built_is_read_again(messages, codec, data):
+    times = [data.draw(st.integers(0, 2**40)) for _ in messages]
+    batch = records.build(messages, times, codec=codec, base_offset=1000)
+    assert records.valid(batch)
+    assert list(records.records(batch)) == [
+        Record(1000 + i, times[i], key, value, tuple(headers)) for i, (key, value, headers) in enumerate(messages)
+    ]
+    header = records.header(batch)
+    assert (header.record_count, header.last_offset_delta) == (len(messages), len(messages) - 1)
+    assert (header.base_timestamp, header.max_timestamp) == (times[0], max(times))
+    assert header.codec == codec
+    if codec == records.NONE:
+        records.check(batch, 5)
+
+
+@given(MESSAGES)
+def test_kio_reads_what_is_built(messages):
+    messages = [(key, value, headers) for key, value, headers in messages]
+    batch = records.build(messages, 1_700_000_000_000, base_offset=40, producer_id=3, producer_epoch=1, base_sequence=6)
+    found, size = read_batch(bytes(batch), 0)
+    assert size == len(batch)
+    assert (found.base_offset, found.last_offset_delta) == (40, len(messages) - 1)
+    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (3, 1, 6)
+    assert [(r.offset, r.key, r.value, [(h.key.decode(), h.value) for h in r.headers]) for r in found.records] == [
+        (40 + i, *message) for i, message in enumerate(messages)
+    ]
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_varints(value):
+    out = bytearray()
+    records.put_varint(out, value)
+    assert records.varint(out, 0) == (value, len(out))
+
+
+def test_a_batch_written_out_by_hand_from_the_specification():
+    batch = bytes.fromhex(
+        "0000000000000000 00000042 00000000 02 00000000 0000 00000000 0000018bcfe56800 0000018bcfe56800"
+        "ffffffffffffffff ffff ffffffff 00000001 20 00 00 00 02 6b 0a 68656c6c6f 02 02 61 02 31"
+    )
+    assert list(records.records(batch)) == [Record(0, 1_700_000_000_000, b"k", b"hello", (("a", b"1"),))]
+
+
+def test_each_header_field_is_where_kafka_has_it():
+    batch = records.build(
+        [(b"k", b"v")] * 3,
+        77,
+        base_offset=5,
+        producer_id=9,
+        producer_epoch=2,
+        base_sequence=2**31 - 2,
+        transactional=True,
+    )
+    header = records.header(batch)
+    assert header == Header(5, len(batch) - 12, -1, 2, records.checksum(batch), 16, 2, 77, 77, 9, 2, 2**31 - 2, 3)
+    assert (header.size, header.last_offset, header.last_sequence) == (len(batch), 7, 0)
+    assert header.transactional and not header.control and not header.log_append_time
+    assert header.delete_horizon is None
+
+
+def test_log_append_time_counts_for_every_record():
+    batch = records.build([(b"a", b""), (b"b", b"")], [1, 2])
+    header = records.header(batch)
+    stamped = records.encode(
+        header._replace(attributes=records.LOG_APPEND_TIME, max_timestamp=99), list(records.records(batch))
+    )
+    assert [record.timestamp for record in records.records(stamped)] == [99, 99]
+
+
+def test_markers():
+    for commit in (True, False):
+        batch = records.build_marker(7, 3, commit=commit, coordinator_epoch=4, timestamp=5)
+        assert records.marker(batch) == Marker(commit, 4)
+        header = records.header(batch)
+        assert header.control and header.transactional and header.base_sequence == -1
+    empty = records.encode(records.header(batch)._replace(attributes=0x30), [])
+    assert records.marker(empty) is None
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_damage_is_refused_never_guessed(codec):
+    batch = records.build([(b"key", b"value" * 50)] * 10, 1, codec=codec)
+    for position in range(records.HEADER_SIZE, len(batch), 3):
+        broken = bytearray(batch)
+        broken[position] ^= 0x55
+        assert not records.valid(broken)
+        try:
+            list(records.records(broken))
+        except RecordsError:
+            pass
+    for size in range(0, len(batch), 7):
+        with pytest.raises(RecordsError):
+            list(records.records(batch[:size]))
+
+
+@pytest.mark.parametrize("codec", [records.GZIP, records.SNAPPY, records.LZ4, records.ZSTD])
+def test_a_bomb_does_not_go_off(codec):
+    bomb = records.compress(codec, bytes(10_000_000))
+    with pytest.raises(RecordsError, match="more than the 1000000 bytes"):
+        records.decompress(codec, bomb, 1_000_000)
+    assert len(records.decompress(codec, bomb, 10_000_000)) == 10_000_000
+
+
+@pytest.mark.parametrize("codec", [records.GZIP, records.SNAPPY, records.LZ4, records.ZSTD])
+def test_damaged_frames(codec):
+    packed = bytes(records.compress(codec, b"some text " * 100))
+    for broken in (b"", b"\x00" * 20, packed[: len(packed) // 2], packed[:-3]):
+        with pytest.raises(RecordsError, match="damaged"):
+            records.decompress(codec, broken)
+
+
+def test_snappy_with_and_without_framing():
+    text = b"some text " * 10_000
+    assert bytes(records.decompress(records.SNAPPY, bytes(cramjam.snappy.compress_raw(text)))) == text
+    assert records.compress(records.SNAPPY, text)[:8] == b"\x82SNAPPY\x00"
+    assert bytes(records.decompress(records.SNAPPY, records.compress(records.SNAPPY, text))) == text
+
+
+def test_other_writers_frames():
+    text = b"some text " * 10_000
+    assert bytes(records.decompress(records.GZIP, gzip.compress(text))) == text
+    streamed = cramjam.zstd.Compressor()
+    streamed.compress(text)
+    assert bytes(records.decompress(records.ZSTD, bytes(streamed.finish()))) == text
+
+
+def test_unknown_codecs():
+    for codec in (5, 6, 7):
+        with pytest.raises(RecordsError, match="unknown"):
+            records.decompress(codec, b"")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda b: struct.pack_into(">i", b, 57, 3), "record"),
+        (lambda b: struct.pack_into(">i", b, 57, 1), "bytes"),
+        (lambda b: b.__setitem__(61, 0x7E), "byte"),
+        (lambda b: b.__setitem__(61, 0), "byte"),
+        (lambda b: struct.pack_into(">i", b, 57, 1_000_000), "do not fit"),
+    ],
+)
+def test_counts_that_are_wrong_are_found_without_reading_records(change, says):
+    batch = records.build([(b"k", b"v"), (b"k", b"v")], 1)
+    change(batch)
+    with pytest.raises(RecordsError, match=says):
+        records.check(batch, 8)
+
+
+def test_headers_of_several_batches():
+    first, second = records.build([(None, b"1")], 1), records.build([(None, b"2")] * 2, 1, base_offset=1)
+    found = list(records.headers(first + second))
+    assert [(position, header.record_count) for position, header in found] == [(0, 1), (len(first), 2)]
+    with pytest.raises(RecordsError, match="announces"):
+        list(records.headers((first + second)[:-1]))
+    with pytest.raises(RecordsError, match="magic"):
+        records.header(bytes(16) + b"\x01" + bytes(60))

@@ -1,0 +1,14 @@
+"""Fixtures of the supervision's tests."""
+
+import pytest
+from run.supervision import Children, Recorder
+
+
+@pytest.fixture
+def children(tmp_path):
+    return Children(tmp_path)
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    return lambda *parts, **more: Recorder(tmp_path, parts, **more)
