@@ -1,7 +1,4 @@
-"""Servers for tests: an embedded PostgreSQL, a Kafka-protocol broker, and captures as processes that a test may kill.
-
-MILLSTREAM_TEST_KAFKA=host:port runs the tests against a broker that is there already, for example Apache Kafka.
-"""
+"""Captures as processes that a test may kill, and what their topics hold."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,26 +41,6 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 30.0) 
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.02)
     return value
-
-
-@contextmanager
-def broker(folder: Path) -> Iterator[Kafka]:
-    """A broker of ours in a process of its own, or the one that MILLSTREAM_TEST_KAFKA names."""
-    if there := os.environ.get("MILLSTREAM_TEST_KAFKA"):
-        yield Kafka(there)
-        return
-    command = [sys.executable, "-m", "millstream.broker", "--data", str(folder), "--listen", "127.0.0.1:0"]
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "broker.stderr").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("ready "), (folder / "broker.stderr").read_text()
-        yield Kafka(json.loads(line.removeprefix("ready "))["kafka"])
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 class CaptureProcess:
@@ -126,7 +102,12 @@ def messages(kafka: Kafka, topic: str) -> list[tuple[Any, Any, int, int]]:
     """Return everything in a topic as (key, value, partition, offset), keys and values as JSON values."""
     ends = {p: end for (_, p), end in end_offsets(kafka, [topic]).items()}
     consumer = Consumer(
-        {"bootstrap.servers": kafka.bootstrap, "group.id": "test", "enable.auto.commit": False, "enable.partition.eof": True}
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": "test",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
     )
     consumer.assign([TopicPartition(topic, p, 0) for p in ends])
     left = {p for p, end in ends.items() if end}

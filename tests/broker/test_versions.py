@@ -50,7 +50,9 @@ def filled(api, version, topic_id):
             topic.topic, topic.topic_id = ("", topic_id) if version >= 13 else ("v", bytes(16))
             request.topics, request.max_bytes = [topic], 10_000
         case "ListOffsets":
-            request.topics = [ListOffsetsTopic("v", [ListOffsetsPartition(i, timestamp=t) for i, t in ((0, -1), (1, NOW))])]
+            request.topics = [
+                ListOffsetsTopic("v", [ListOffsetsPartition(i, timestamp=t) for i, t in ((0, -1), (1, NOW))])
+            ]
         case "DescribeConfigs":
             request.resources = [DescribeConfigsResource(2, "v", None), DescribeConfigsResource(4, "0", None)]
         case "OffsetCommit":
@@ -58,8 +60,13 @@ def filled(api, version, topic_id):
             topic.name, topic.topic_id = ("", topic_id) if version >= 10 else ("v", bytes(16))
             request.group_id, request.topics = "versions", [topic]
         case "OffsetFetch" if version >= 8:
-            topic = OffsetFetchRequestTopics("" if version >= 10 else "v", topic_id if version >= 10 else bytes(16), [0])
-            request.groups = [OffsetFetchRequestGroup("versions", topics=[topic]), OffsetFetchRequestGroup("v2", topics=None)]
+            topic = OffsetFetchRequestTopics(
+                "" if version >= 10 else "v", topic_id if version >= 10 else bytes(16), [0]
+            )
+            request.groups = [
+                OffsetFetchRequestGroup("versions", topics=[topic]),
+                OffsetFetchRequestGroup("v2", topics=None),
+            ]
         case "OffsetFetch":
             request.group_id, request.topics = "versions", [OffsetFetchRequestTopic("v", [0, 1])]
         case "OffsetForLeaderEpoch":
@@ -67,7 +74,9 @@ def filled(api, version, topic_id):
         case "DeleteRecords":
             request.topics = [DeleteRecordsTopic("v", [DeleteRecordsPartition(0, 0)])]
         case "AddPartitionsToTxn" if version >= 4:
-            request.transactions = [AddPartitionsToTxnTransaction("t", 1, 0, False, [AddPartitionsToTxnTopic("v", [0])])]
+            request.transactions = [
+                AddPartitionsToTxnTransaction("t", 1, 0, False, [AddPartitionsToTxnTopic("v", [0])])
+            ]
         case "InitProducerId":
             request.transactional_id, request.transaction_timeout_ms = "versions", 1000
         case "ApiVersions":

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-
 import servers
+from brokers import fresh, running_broker
+
 from millstream.capture.slot import slot_name
 from millstream.capture.table import PostgresTable, Table
 from millstream.postgres.connect import connect
@@ -29,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """A broker."""
-    with servers.broker(tmp_path_factory.mktemp("broker")) as address:
+    with running_broker(tmp_path_factory.mktemp("broker") / "log") as address:
         yield address
 
 
@@ -63,8 +65,6 @@ class Source:
     def rows(self, table: str, key: str = "id") -> dict[str, Any]:
         """The rows of a source table as the topic has them, by the key's JSON."""
         query = f"SELECT json_build_object('{key}', {key})::text, to_json(t)::text FROM {table} t"
-        import json
-
         return {json.dumps(json.loads(k)): json.loads(v) for k, v in self.sql.execute(query).fetchall()}
 
     def slot(self) -> str:
@@ -100,11 +100,9 @@ class Source:
 
 
 @pytest.fixture
-def source(
-    server: Server, kafka: Kafka, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., Source] | Source]:
+def source(server: Server, kafka: Kafka, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Source]:
     """A database of the test's own; ends what the test started and drops the slot, so that no log is kept for it."""
-    app = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:60]
+    app = fresh(re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[-50:])
     conninfo = server.database(app)
     with connect(conninfo, autocommit=True) as sql:
         made = Source(app, conninfo, kafka, tmp_path, sql)
@@ -114,9 +112,14 @@ def source(
             for process in made.running:
                 process.__exit__()
             servers.wait_for(
-                lambda: not sql.execute(
-                    "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", [made.slot()]
-                ).fetchone(),
+                lambda: (
+                    not sql.execute(
+                        "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", [made.slot()]
+                    ).fetchone()
+                ),
                 "the slot is free",
             )
-            sql.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [made.slot()])
+            sql.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+                [made.slot()],
+            )

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import signal
 import threading
 import time
+from pathlib import Path
 
 import psycopg
 import pytest
-
 import servers
+from brokers import ADDRESS, Broker
 from capture.conftest import Source
-from millstream.capture import failpoints
+
+from millstream.capture import failpoints, postgres
+from millstream.client import status
+from millstream.client.admin import delete_topic
 from millstream.postgres.connect import connect
+from millstream.postgres.server import Server
 
 pytestmark = pytest.mark.system
 
@@ -39,7 +46,7 @@ def test_copies_and_then_follows(source: Source) -> None:
         assert [v for k, v in after if k == 0] == [("c", None, {"id": 0, "model": "new", "seats": 1})]
         assert [v for k, v in after if k == 7][1:] == [("u", None, {"id": 7, "model": "changed", "seats": 7})]
         assert [v for k, v in after if k == 9][1:] == [("d", {"id": 9}, None), None]
-        found = [v for k, v, _, _ in source.messages("planes") if k["id"] == 0][0]
+        found = next(v for k, v, _, _ in source.messages("planes") if k["id"] == 0)
         assert found["source"]["table"] == "planes" and found["source"]["schema"] == "public"
         assert found["source"]["snapshot"] == "false" and found["source"]["lsn"] > 0
         assert capture.stop() == 0
@@ -52,7 +59,9 @@ def test_announces_the_columns(source: Source) -> None:
         source.sql.execute("ALTER TABLE planes ADD COLUMN tags text[]")
         source.sql.execute("INSERT INTO planes VALUES (1, 1.10, '2013-01-01 00:00+00', '{a}')")
         source.settled()
-        found = [v for k, v, _, _ in servers.messages(source.kafka, "_millstream.schemas") if k == source.topic("planes")]
+        found = [
+            v for k, v, _, _ in servers.messages(source.kafka, "_millstream.schemas") if k == source.topic("planes")
+        ]
         columns = [
             {"name": "id", "kind": "long", "nullable": False},
             {"name": "price", "kind": "decimal", "nullable": True, "precision": 10, "scale": 2},
@@ -71,12 +80,15 @@ def test_values_of_every_type_are_the_same_copied_and_followed(source: Source) -
         ' ta text[], m mood, p posint, "odd ""name%" text, pa posint[], fa float8[], ja jsonb[], ip inet)'
     )
     rows = [
-        """(1, -32768, 9223372036854775807, 1.1, 1e-300, 12345678901234567890.123456789, true, E'tab\\t"quote" \\\\ \\n\\u00e9\\U0001F600',
+        """(1, -32768, 9223372036854775807, 1.1, 1e-300, 12345678901234567890.123456789, true,
+        E'tab\\t"quote" \\\\ \\n\\u00e9\\U0001F600',
         'v', 'c', '00000000-0000-0000-0000-000000000001', '2013-01-01 05:00:00.123456+02', '2013-01-01 05:00', '2013-02-28',
         '12:00', '1 day 2 hours', '\\x00ff', '{"a": [1, null]}', '{"b":  2.50}', '{{1,2},{3,NULL}}',
-        ARRAY['a,b', 'NULL', NULL, E'q"\\\\', ''], 'so, so', 5, 'odd', '{1,2}', '{1.5,NaN}', ARRAY['{"x": 1}'::jsonb], '10.0.0.1')""",
+        ARRAY['a,b', 'NULL', NULL, E'q"\\\\', ''], 'so, so', 5, 'odd', '{1,2}', '{1.5,NaN}',
+        ARRAY['{"x": 1}'::jsonb], '10.0.0.1')""",
         "(2" + ", NULL" * 27 + ")",
-        """(3, 0, 0, 'NaN', 'Infinity', 'NaN', false, '', '\\N', '', NULL, 'infinity', '-infinity', 'infinity', NULL, NULL, '', NULL,
+        """(3, 0, 0, 'NaN', 'Infinity', 'NaN', false, '', '\\N', '', NULL, 'infinity', '-infinity', 'infinity', NULL, NULL, '',
+        NULL,
         'null', '{}', '{}', 'fine', 1, '', '{}', '{}', '{}', NULL)""",
         "(4, 1, 1, '-Infinity', 'NaN', 0.00, true, 'x', 'x', 'x', NULL, '0044-03-15 BC', '0001-01-01 BC', '0044-03-15 BC',"
         " NULL, NULL, NULL, '\"text\"', '[]', '[2:3]={7,8}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
@@ -118,7 +130,9 @@ def test_key_changes_move_the_row(source: Source) -> None:
         source.sql.execute("UPDATE t SET a = 10, c = 5 WHERE a = 1")
         source.sql.execute("UPDATE t SET c = 6 WHERE a = 10")
         source.settled()
-        got = [(k, v and v["op"]) for k, v, _, _ in source.messages("t") if k in ({"a": 1, "b": "x"}, {"a": 10, "b": "x"})]
+        got = [
+            (k, v and v["op"]) for k, v, _, _ in source.messages("t") if k in ({"a": 1, "b": "x"}, {"a": 10, "b": "x"})
+        ]
         assert [op for k, op in got if k["a"] == 1] == ["r", "d", None]
         assert [op for k, op in got if k["a"] == 10] == ["c", "u"]
         source.sql.execute("ALTER TABLE t REPLICA IDENTITY FULL")
@@ -220,7 +234,9 @@ def test_a_table_that_is_added_later_is_copied_while_others_are_followed(source:
     with connect(source.conninfo) as other, Writer(source) as writer:
         other.execute("INSERT INTO t VALUES (-1, 1)")  # a transaction from before the table is published
         with source.capture("a", "t") as capture:
-            time.sleep(1)  # not needed for the result; lets the capture publish the table in the middle of that transaction
+            time.sleep(
+                1
+            )  # not needed for the result; lets the capture publish the table in the middle of that transaction
             other.execute("INSERT INTO t VALUES (-2, 1)")
             other.commit()
             capture.wait_ready()
@@ -240,7 +256,9 @@ def test_an_idle_slot_does_not_hold_the_log(source: Source) -> None:
         for _ in range(3):
             source.sql.execute("INSERT INTO busy SELECT generate_series(1, 10000)")
             now = source.position()
-            servers.wait_for(lambda now=now: source.confirmed() >= now, "the slot advances although nothing is captured", 10)
+            servers.wait_for(
+                lambda now=now: source.confirmed() >= now, "the slot advances although nothing is captured", 10
+            )
         with connect(source.conninfo, database="postgres", autocommit=True) as other:
             other.execute("CREATE TABLE IF NOT EXISTS elsewhere (id int)")
             other.execute("INSERT INTO elsewhere SELECT generate_series(1, 10000)")
@@ -283,10 +301,199 @@ def test_a_lost_state_and_a_moved_slot_are_noticed(source: Source) -> None:
         assert source.latest("t") == source.rows("t")
 
 
+def test_log_that_the_source_removed_is_made_good(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.sql.execute("CREATE TABLE busy (id int, pad text)")
+    source.sql.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i")
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        capture.stop()
+    source.sql.execute("DELETE FROM t WHERE id < 50")
+    source.sql.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    source.sql.execute("SELECT pg_reload_conf()")
+    try:
+
+        def lost() -> bool:
+            source.sql.execute("INSERT INTO busy SELECT i, repeat('x', 1000) FROM generate_series(1, 5000) i")
+            source.sql.execute("SELECT pg_switch_wal()")
+            source.sql.execute("CHECKPOINT")
+            query = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
+            return source.sql.execute(query, [source.slot()]).fetchone() == ("lost",)
+
+        servers.wait_for(lost, "the slot loses its log")
+    finally:
+        source.sql.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        source.sql.execute("SELECT pg_reload_conf()")
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        assert "has lost its log" in capture.log()
+        assert source.latest("t") == source.rows("t") and len(source.latest("t")) == 51
+
+
+def test_changes_that_passed_by_the_publication_are_made_good(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.sql.execute("CREATE TABLE other (id int PRIMARY KEY, n int)")
+    source.sql.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i")
+    with source.capture("t", "other") as capture:
+        capture.wait_ready()
+        capture.stop()
+    source.sql.execute(f"ALTER PUBLICATION {source.slot()} DROP TABLE t")  # type: ignore[arg-type]
+    source.sql.execute("DELETE FROM t WHERE id = 1")
+    with source.capture("t", "other") as capture:
+        capture.wait_ready()
+        assert "does not hold it" in capture.log()
+        assert source.latest("t") == source.rows("t")
+        capture.stop()
+    source.sql.execute(f"DROP PUBLICATION {source.slot()}")  # type: ignore[arg-type]
+    source.sql.execute("DELETE FROM t WHERE id = 2")
+    with source.capture("t", "other") as capture:
+        capture.wait_ready()
+        assert "is gone" in capture.log()
+        assert source.latest("t") == source.rows("t")
+        source.sql.execute("DROP TABLE t")
+        source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+        source.sql.execute("INSERT INTO t VALUES (5, 5)")
+        assert capture.process.wait(30) != 0
+        assert "was made anew" in capture.log()
+    with source.capture("t", "other") as capture:
+        capture.wait_ready()
+        assert source.latest("t") == source.rows("t") == {key(5): {"id": 5, "n": 5}}
+
+
+def test_a_topic_that_was_made_anew_is_filled_again(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.sql.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i")
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        capture.stop()
+    delete_topic(source.kafka, source.topic("t"))
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        assert "topic was made anew" in capture.log()
+        assert source.latest("t") == source.rows("t")
+
+
+def test_another_primary_key_replaces_every_row(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
+    source.sql.execute("INSERT INTO t SELECT i, i * 10 FROM generate_series(1, 10) i")
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        with source.sql.transaction():
+            source.sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (n)")
+            source.sql.execute("UPDATE t SET id = 7 WHERE n = 10")
+            source.sql.execute("DELETE FROM t WHERE n = 20")
+        servers.wait_for(lambda: source.latest("t") == source.rows("t", "n"), "every row has its new key")
+
+
+def test_goes_on_after_the_broker_was_away(source: Source, tmp_path: Path) -> None:
+    if ADDRESS:
+        pytest.skip("ends a broker of its own")
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    (tmp_path / "broker").mkdir()
+    broker = Broker(tmp_path / "broker" / "log").start()
+    source.kafka = broker.kafka
+    try:
+        with source.capture("t") as capture:
+            capture.wait_ready()
+            broker.end(signal.SIGKILL)
+            source.sql.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 10000) i")
+            source.sql.execute("UPDATE t SET n = 1")
+            broker.start()
+            source.settled()
+            assert source.latest("t") == source.rows("t")
+            assert capture.stop() == 0
+    finally:
+        broker.end()
+
+
+def test_says_that_the_source_went_away_and_goes_on(source: Source, tmp_path: Path) -> None:
+    with Server(tmp_path / "pg") as server:
+        conninfo = server.database("ops")
+        with connect(conninfo, autocommit=True) as sql:
+            sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+        table = [source.table("t")]
+        with servers.CaptureProcess(source.app, conninfo, table, source.kafka, tmp_path / "state") as capture:
+            capture.wait_ready()
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGKILL)
+            assert capture.process.wait(30) == 1
+            assert "MillstreamError: " in capture.log()
+    with Server(tmp_path / "pg") as server:
+        with connect(server.conninfo("ops"), autocommit=True) as sql:
+            sql.execute("INSERT INTO t VALUES (1, 1)")
+        with servers.CaptureProcess(
+            source.app, server.conninfo("ops"), table, source.kafka, tmp_path / "state"
+        ) as capture:
+            capture.wait_ready()
+            servers.wait_for(lambda: source.latest("t") == {key(1): {"id": 1, "n": 1}}, "the row arrives")
+
+
+def test_a_row_that_no_message_can_hold_is_named(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, big text)")
+    source.sql.execute("INSERT INTO t VALUES (7, repeat('x', 17 << 20))")
+    with source.capture("t") as capture:
+        assert capture.process.wait(30) == 1
+        assert 'did not take the row with key {"id":7}' in capture.log()
+
+
+def test_reports_its_status(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.sql.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i")
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        source.sql.execute("INSERT INTO t VALUES (11, 1)")
+        source.settled()
+        facts = servers.wait_for(
+            lambda: (f := status.read(source.kafka, source.app).get(("capture", "ops"))) and f["changes"] == 1 and f,
+            "a status",
+        )
+        assert facts["state"] == "streaming"
+        assert facts["tables"] == {source.topic("t"): {"rows": 10, "total": 10, "copied": True}}
+        assert facts["lsn"] > 0 and facts["lag_bytes"] >= 0
+
+
+def test_rows_that_a_changed_table_has_are_not_undone_by_older_changes(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.sql.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i")
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        capture.stop()
+    source.sql.execute("UPDATE t SET n = 1 WHERE id = 5")  # in the old form, still to come when the capture starts
+    source.sql.execute("ALTER TABLE t ADD COLUMN filled int DEFAULT 5")
+    source.sql.execute("ALTER TABLE t RENAME COLUMN n TO m")
+    source.sql.execute("UPDATE t SET m = 2 WHERE id = 6")
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        servers.wait_for(lambda: source.latest("t") == source.rows("t"), "every row has its new columns")
+        source.sql.execute("ALTER TABLE t ADD COLUMN empty text")
+        source.sql.execute("UPDATE t SET empty = 'no' WHERE id = 7")
+        source.settled()
+        time.sleep(postgres.LOOK_S + 1)  # nothing is to happen: a column that is null everywhere is no reason to copy
+        assert capture.log().count("is copied anew") == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "defaulted", "result"),
+    [
+        ({"a": "1:int"}, {"a": "1:int"}, (), False),
+        ({"a": "1:int", "b": "2:int"}, {"a": "1:int"}, (), False),
+        ({"a": "1:int"}, {"a": "1:int", "b": "2:int"}, (), False),
+        ({"a": "1:int"}, {"a": "1:int", "b": "2:int"}, ("b",), True),
+        ({"a": "1:int"}, {"a": "1:bigint"}, (), True),
+        ({"a": "1:int"}, {"b": "1:int"}, (), True),
+        ({"a": "1:int"}, {"a": "2:int"}, (), True),
+    ],
+)
+def test_which_changes_of_columns_change_rows(before, now, defaulted, result) -> None:
+    assert postgres.altered(before, now, defaulted) is result
+
+
+ONCE = (failpoints.PUBLISHED, failpoints.SLOT_CREATED, failpoints.COPIED)  # passed once by a capture of one table
 CRASHES = [
-    f"{name}{count}"
-    for name in failpoints.ALL
-    for count in ((":3", ":40") if name in (failpoints.CHANGE_SENT,) else ("", ":2") if name != failpoints.SLOT_CREATED else ("",))
+    *failpoints.ALL,
+    *(f"{name}:2" for name in failpoints.ALL if name not in ONCE),
+    f"{failpoints.CHANGE_SENT}:40",
+    f"{failpoints.TRUNCATING}:100",
 ]
 
 
@@ -300,12 +507,10 @@ def test_a_crash_loses_nothing(source: Source, failpoint: str) -> None:
             capture.wait_ready()
             capture.stop()
         source.sql.execute("DELETE FROM t WHERE id <= 10")
-    with Writer(source, truncates=True) as writer:
+    with Writer(source, truncates=failpoint.startswith(failpoints.TRUNCATING)) as writer:
         with source.capture("t", failpoint=failpoint) as capture:
-            if failpoint.partition(":")[0] in (failpoints.PUBLISHED, failpoints.SLOT_CREATED) and ":2" in failpoint:
-                return  # passed once in a process
-            code = servers.wait_for(lambda: capture.process.poll() is not None or None, f"the crash at {failpoint}")
-            assert code and capture.process.returncode == -9, capture.log()
+            servers.wait_for(lambda: capture.process.poll() is not None, f"the crash at {failpoint}")
+            assert capture.process.returncode == -9, capture.log()
         with source.capture("t") as capture:
             capture.wait_ready()
             writer.stop()
@@ -387,12 +592,14 @@ class Writer:
         chance, count = self._chance, self.count
         for _ in range(chance.randint(1, 8)):
             some = chance.randint(1, 40000)
-            connection.execute("INSERT INTO t (id, n) VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET n = EXCLUDED.n", [some, count])
+            connection.execute(
+                "INSERT INTO t (id, n) VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET n = EXCLUDED.n", [some, count]
+            )
             connection.execute("UPDATE t SET n = %s WHERE id BETWEEN %s AND %s", [count, some, some + 3])
             if chance.random() < 0.3:
                 connection.execute("DELETE FROM t WHERE id = %s", [chance.randint(1, 40000)])
             if chance.random() < 0.3:
                 connection.execute("UPDATE t SET id = %s WHERE id = %s", [next(self._fresh), some])
-        if self._truncates and count % 40 == 39:
+        if self._truncates and count % 400 == 150:
             connection.execute("TRUNCATE t")
         connection.rollback() if chance.random() < 0.1 else connection.commit()

@@ -164,6 +164,56 @@ def test_killed_at_its_worst_moments(delivery, point):
     assert sorted(delivery.finish()) == list(range(400))
 
 
+def test_what_a_killed_process_left_under_way_is_waited_for(delivery):
+    """Its last alert arrives while the successor waits: the successor must see it when it reads back."""
+    delivery.start(f"1:{failpoints.MARKED}").wait(30)
+    delivery.candidate(1)
+    delivery.producer.flush(30)
+    waited = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        headers = [("origin", "departures-1-1"), ("query", delivery.alert.candidates)]
+        delivery.producer.produce(delivery.alert.to, value=b'{"flight": 1}', headers=headers)
+        delivery.producer.flush(30)
+        return False
+
+    with status.Reporter(delivery.kafka, delivery.app) as reporter:
+        alert = delivery.alert
+        made = session.Session("late", alert.candidates, alert.to, alert.group, delivery.kafka, reporter)
+        assert made.open(wait)
+        made.run(delivery.caught_up)
+        made.close()
+    assert waited == [session.SETTLE_S]
+    assert delivery.written() == [1]
+    assert delivery.finish() == [1]
+
+
+def test_a_clean_end_is_not_waited_for(delivery):
+    delivery.finish()
+    with status.Reporter(delivery.kafka, delivery.app) as reporter:
+        alert = delivery.alert
+        made = session.Session("late", alert.candidates, alert.to, alert.group, delivery.kafka, reporter)
+        assert made.open(lambda seconds: pytest.fail("it waited"))
+        made.close()
+
+
+def test_it_goes_on_when_the_topic_is_made_anew(delivery):
+    """The producer cannot go on; another session can."""
+    delivery.start()
+    delivery.ready()
+    delivery.candidate(1)
+    wait_until(lambda: delivery.written() == [1], "the first alert is there")
+    admin.delete_topic(delivery.kafka, delivery.alert.to)
+    for offset in range(2, 10):
+        delivery.candidate(offset)
+    delivery.producer.flush(30)
+    admin.ensure_topic(delivery.kafka, delivery.alert.to, 2, {})
+    wait_until(lambda: sorted(delivery.written()) == list(range(2, 10)), "the others are there", 60)
+    assert delivery.end(signal.SIGTERM) == 0
+    assert sorted(delivery.finish()) == list(range(2, 10))
+
+
 def test_killed_anywhere(delivery):
     """Many rounds: candidates come all the time, with replays, and the process is killed after a random time."""
     random.seed(20130101)

@@ -17,11 +17,11 @@ from millstream.settings import Kafka, Settings
 DEADLINE_S = 60.0
 
 
-def eventually(condition, what):
-    """Wait until `condition()` is true."""
-    deadline = time.monotonic() + DEADLINE_S
+def eventually(condition, what, within=DEADLINE_S):
+    """Wait until `condition()` is true, and return what it was."""
+    deadline = time.monotonic() + within
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
         time.sleep(0.01)
     return found
 
@@ -32,6 +32,7 @@ class Child:
     def __init__(self, *command, **environment):
         self.process = subprocess.Popen(
             [sys.executable, *command],
+            stdin=subprocess.PIPE,  # its end would mean that the parent is gone
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **environment},

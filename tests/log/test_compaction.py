@@ -1,5 +1,6 @@
 """Compaction: the newest message of each key stays, with its offset; nothing else has to."""
 
+import os
 import threading
 
 import pytest
@@ -179,16 +180,15 @@ def test_small_segments_are_joined(log, partition):
         put(partition, (b"k%d" % i, b"v"))
         if i % 2:
             roll(partition)
+    assert len(partition.segments) == 51
     maintain(log)
-    before = len(partition.segments)
-    assert before > 10
+    assert len(partition.segments) < 20
     for _ in range(2):
         for i in range(90):
             put(partition, (b"k%d" % i, b"w"))
         roll(partition)
         maintain(log)
     assert len(consume(partition)) == 100
-    assert len(partition.segments) < before
 
 
 def test_memory_is_bounded_and_rounds_go_on(tmp_path, monkeypatch):
@@ -231,7 +231,6 @@ def test_readers_go_on_in_what_was_replaced(log, partition):
         pass
     data = content(held)
     assert [r.offset for _, b in batches(data) for r in records.records(b)] == list(range(held.next_offset))
-    assert partition.opened._open or True
     assert values(consume(partition)) == [b"59"]
 
 
@@ -245,7 +244,7 @@ def test_an_old_reader_of_a_segment_that_was_never_opened(log, partition):
     assert old[0].file is None
     maintain(log)
     file, _ = log._opened.get(old[0])
-    header = records.header(__import__("os").pread(file.fd, 61, 0))
+    header = records.header(os.pread(file.fd, 61, 0))
     assert (header.base_offset, header.record_count) == (0, 1)
 
 
@@ -437,7 +436,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(steps=st.lists(STEP, max_size=50))
 def test_random_histories_agree_with_a_table(tmp_path_factory, steps):
     """Whatever happens, reading committed from offset 0 builds the table that the committed writes build."""
@@ -495,7 +494,7 @@ def test_random_histories_agree_with_a_table(tmp_path_factory, steps):
     log.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_random_deletions_agree_with_a_list(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("ring") / "log"

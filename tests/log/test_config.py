@@ -50,7 +50,7 @@ def test_what_is_refused(name, value, says):
 
 
 def test_lags_that_contradict_each_other():
-    with pytest.raises(InvalidConfig, match="min.compaction.lag.ms"):
+    with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms"):
         TopicConfig({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
 
 

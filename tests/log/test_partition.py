@@ -3,6 +3,7 @@
 import errno
 import os
 import struct
+import subprocess
 import threading
 
 import pytest
@@ -10,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log.logs import NOW, SMALL, batch, batches, consume, content, crash, fill, keyed, maintain, open_log, values
 
-from millstream.log import CorruptMessage, Log, LogError, OffsetOutOfRange, StorageError
-from millstream.log import partition as partitions
+from millstream.log import CorruptMessage, Log, LogError, OffsetOutOfRange, StorageError, appending, upkeep
 from millstream.log.errors import (
     BatchesTooLarge,
     InvalidRecord,
@@ -41,6 +41,15 @@ def test_what_is_appended_is_read(partition):
     assert second == (2, 2, -1, 0, False)
     assert [(r.offset, r.value) for r in consume(partition)] == [(0, b"a"), (1, b"b"), (2, b"c")]
     assert (partition.start_offset, partition.end_offset, partition.last_stable_offset) == (0, 3, 3)
+
+
+def test_offsets_and_sizes_after_each_append(partition):
+    size = 0
+    for i in range(5):
+        data = batch(b"x" * i)
+        partition.append(data, NOW)
+        size += len(data)
+        assert (partition.end_offset, partition.size) == (i + 1, size)
 
 
 def test_several_batches_in_one_append(partition):
@@ -198,6 +207,14 @@ def test_bounds_on_timestamps(log):
     partition.append(batch(timestamp=-1), NOW)
 
 
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_what_a_message_unpacks_to(log, codec):
+    partition = log.create("t", 1, {"max.decompressed.message.bytes": "1000"}).partitions[0]
+    partition.append(batch(bytes(997), codec=codec), NOW)
+    with pytest.raises(InvalidRecord, match=r"1001 bytes: max\.decompressed\.message\.bytes allows 1000"):
+        partition.append(batch(bytes(998), codec=codec), NOW)
+
+
 @pytest.mark.parametrize("codec", range(5))
 def test_a_compacted_topic_wants_keys(log, codec):
     partition = log.create("t", 1, {"cleanup.policy": "compact"}).partitions[0]
@@ -284,6 +301,42 @@ def test_a_full_disk(log, partition, monkeypatch):
     assert values(consume(partition)) == [b"before", b"after"]
 
 
+def test_a_file_system_that_is_really_full(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        log = open_log(folder / "log")
+        partition = log.create("t", 1).partitions[0]
+        taken = []
+        with pytest.raises(StorageError, match="the disk is full"):
+            while True:
+                partition.append(batch(b"%d" % len(taken) + bytes(1000)), NOW)
+                taken.append(len(taken))
+        assert len(taken) > 50
+        assert [r.offset for r in consume(partition, max_bytes=10_000)] == taken
+        # A crash on the full disk: it opens, is read, and works again once there is room.
+        crash(log)
+        log = open_log(folder / "log")
+        partition = log.topics["t"].partitions[0]
+        assert [r.offset for r in consume(partition, max_bytes=10_000)] == taken
+        with pytest.raises(StorageError):
+            partition.append(batch(bytes(5000)), NOW)
+        log.maintain(NOW)
+        subprocess.run(["mount", "-o", "remount,size=1m", folder], check=True)
+        assert partition.append(batch(b"after"), NOW).base_offset == len(taken)
+        log.close()
+        with open_log(folder / "log") as log:
+            assert log.recovered == []
+            assert values(consume(log.topics["t"].partitions[0], max_bytes=10_000))[-1] == b"after"
+    finally:
+        subprocess.run(["umount", "-l", folder], check=False)
+
+
 def test_no_room_for_a_new_segment(log, partition, monkeypatch):
     fill(partition, 4)
 
@@ -291,7 +344,7 @@ def test_no_room_for_a_new_segment(log, partition, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(partitions, "File", full)
+        patched.setattr(appending, "File", full)
         with pytest.raises(StorageError, match="no new segment"):
             fill(partition, 20)
     end = partition.end_offset
@@ -336,6 +389,22 @@ def test_flush_covers_closed_segments(partition, monkeypatch):
     assert len(synced) == len(partition.segments)
 
 
+@pytest.mark.parametrize(("name", "bound"), [("CHECKPOINT_BYTES", 1000), ("CHECKPOINT_BATCHES", 5)])
+def test_a_checkpoint_is_made_now_and_then(log, monkeypatch, name, bound):
+    partition = log.create("t", 1).partitions[0]
+    monkeypatch.setattr(upkeep, name, bound)
+    fill(partition, 5)
+    maintain(log)
+    assert partition.flushed_offset == 0
+    fill(partition, 5)
+    maintain(log)
+    assert partition.flushed_offset == 10
+    assert (partition.folder / "00000000000000000010.snapshot").exists()
+    fill(partition, 11)
+    maintain(log)
+    assert not (partition.folder / "00000000000000000010.snapshot").exists()
+
+
 def test_interval_durability(log):
     partition = log.create("t", 1, {"millstream.durability": "interval", "flush.ms": "100"}).partitions[0]
     partition.append(batch(), NOW)
@@ -362,11 +431,6 @@ def test_idempotent_producers(partition):
     assert caught.value.code == 47
     assert values(consume(partition)) == [b"a", b"b", b"c", b"x"]
     assert partition.producers[9].epoch == 1
-
-
-def test_producers_expire(log):
-    with log:
-        pass
 
 
 def test_sequences_within_one_append(partition):

@@ -10,7 +10,7 @@ from millstream.log.errors import (
     TransactionCoordinatorFenced,
 )
 from millstream.log.index import Aborted
-from millstream.log.producers import UNKNOWN, Producer, Producers, Sent, duplicate, dump, ended, load, sent
+from millstream.log.producers import UNKNOWN, Producer, Producers, Sent, dump, duplicate, ended, load, sent
 from millstream.protocol.records import MAX_SEQUENCE, Marker
 
 

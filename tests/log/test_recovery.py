@@ -166,7 +166,7 @@ def test_leftovers_are_removed(tmp_path):
     (tmp_path / "log" / "building" / "half").mkdir()
     (tmp_path / "log" / "topics" / "t" / "topic.json.tmp").write_bytes(b"half")
     log, partition = reopened(tmp_path / "log")
-    assert sum("leftover temporary file" in note for note in log.recovered) == 3
+    assert sum("leftover temporary file" in note for note in log.recovered) == 4
     assert not any((folder / name).exists() for name in [*leftovers, "00000000000000000999.index"])
     assert not (tmp_path / "log" / "building" / "half").exists()
     works(log, partition, expected)

@@ -14,7 +14,7 @@ from kio.serial import entity_writer
 
 INTS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "error_code": 0}
 RENAMED = {"generation_id"}
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 
 
 def load(folder, kind, version, name):

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from protocol.kio_values import encoded, load, make, same
 
 from millstream.protocol.messages import APIS
-from millstream.protocol.messages.fetch import FetchRequest, FetchResponse, FetchableTopicResponse, ForgottenTopic, PartitionData
+from millstream.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    ForgottenTopic,
+    PartitionData,
+)
 from millstream.protocol.messages.metadata import MetadataRequest
 from millstream.protocol.messages.produce import ProduceRequest
 from millstream.protocol.wire import DecodeError, EncodeError
@@ -82,7 +88,7 @@ def test_an_announced_length_beyond_the_end_is_refused_before_anything_is_alloca
     else:
         data = b"\0" + struct.pack(">hi", 1, 1000) + b"\xff\xff\xff\xff\x0f"
     tracemalloc.start()
-    with pytest.raises(DecodeError, match="topic_data announces a length of .* but only 0 bytes are left"):
+    with pytest.raises(DecodeError, match=r"topic_data announces a length of .* but only 0 bytes are left"):
         ProduceRequest.decode(data, version)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

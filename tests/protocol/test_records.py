@@ -7,7 +7,6 @@ import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from kio.records.readers import read_batch
 
 from millstream.protocol import records

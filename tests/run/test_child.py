@@ -13,12 +13,12 @@ import pytest
 _FRAME = """
 import sys, types
 {setup}
-def run(app, settings, listen, ready, stop):
+def run(app, settings, ready, stop):
     import logging, os
 {body}
 from millstream.run import child, parts
-parts.run_serve = run
-sys.exit(child.main(["serve", {file!r}]))
+parts.run_deliver = run
+sys.exit(child.main(["deliver", {file!r}]))
 """
 WAITS = "ready({'console': 'http://x'}); stop.wait()"
 

@@ -157,6 +157,12 @@ def test_a_page_of_nothing_says_what_will_come():
     assert page.count("<h1") == 1
 
 
+def test_without_views_there_is_no_database_to_speak_of():
+    page = Pages(DESCRIPTION).page(state(postgres=None, views=[]))
+    assert "PostgreSQL</span>" not in page
+    assert 'id="views"' not in page
+
+
 def test_a_silent_log_or_database_is_said():
     lost = Connection("Kafka log", False, "127.0.0.1:9 has been silent for 12 s", 1000.0)
     parts = Pages(DESCRIPTION).parts(state(kafka=lost, postgres=Connection("PostgreSQL", False, "refused.", None)))

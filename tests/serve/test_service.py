@@ -19,7 +19,7 @@ NOWHERE = Kafka("127.0.0.1:1")
 
 
 @contextmanager
-def console(kafka=NOWHERE, conninfo="host=127.0.0.1 port=1 dbname=x user=x password=hidden", description=None):
+def console(kafka=NOWHERE, conninfo="host=127.0.0.1 port=1 dbname=x user=x password=sesame", description=None):
     """Run the console in a thread; gives the address that it announces."""
     stop, told, found = threading.Event(), threading.Event(), {}
 
@@ -91,7 +91,7 @@ def test_the_state_says_that_nothing_answers_and_keeps_secrets(browser):
     while not ((state := browser.get("/api/state").json())["kafka"]["error"] and state["postgres"]["error"]):
         assert time.monotonic() < deadline, state
     assert not state["kafka"]["up"] and not state["postgres"]["up"]
-    assert "hidden" not in browser.get("/").text + str(state)
+    assert "sesame" not in browser.get("/").text + str(state)
     assert state["app"] == "flights" and len(state["queries"]) == 3
 
 

@@ -66,7 +66,7 @@ def test_killed_in_the_middle(victim, seed, tmp_path):
 @contextmanager
 def demo(data: Path, out: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the demo, its summary as JSON in `out`, and end it with everything it started."""
-    command = [sys.executable, "-m", "millstream", "--data", str(data), "demo", "--json", "--keep"]
+    command = [sys.executable, "-m", "millstream", "demo", "--data", str(data), "--json", "--keep"]
     command += ["--days", str(OPTIONS.days), "--speed", str(OPTIONS.speed)]
     with out.open("wb") as stdout, out.with_suffix(".err").open("wb") as stderr:
         process = subprocess.Popen(command, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL)

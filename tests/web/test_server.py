@@ -94,3 +94,9 @@ def test_it_serves_until_told_to_stop_with_streams_open():
     assert time.monotonic() - began < 5
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
+
+
+def test_answers_do_not_wait_for_acknowledgements():
+    """asyncio sets TCP_NODELAY only on sockets that name their protocol."""
+    with bind("127.0.0.1:0") as bound:
+        assert bound.proto == socket.IPPROTO_TCP

@@ -42,22 +42,22 @@ class Broker:
         self.max_frame = settings.integer("socket.request.max.bytes")
         self.read_view = memoryview(bytearray(limits.READ_BYTES))
         self.connections: set[Connection] = set()
-        self.starved: deque[Connection] = deque()
+        self.unfinished = 0  # connections that hold a large unfinished request
+        self.starved: deque[Connection] = deque()  # those of them that wait for room
         self.fetch_sessions = FetchSessions()
         self.flusher = Flusher(loop)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self._budget = settings.integer("queued.max.request.bytes")
         self.log_defaults = Defaults(settings.log_defaults).topics
+        self.topics_version = 0  # rises when a topic comes, goes or grows
         self._ids: dict[bytes, Topic] = {}
 
     def now_ms(self) -> int:
         """The time of day in epoch milliseconds."""
         return int(time.time() * 1000)
 
-    def answer(
-        self, source: "asyncio.Future[S]", make: "Callable[[S], M]"
-    ) -> "M | asyncio.Future[M]":
+    def answer(self, source: "asyncio.Future[S]", make: "Callable[[S], M]") -> "M | asyncio.Future[M]":
         """The response to a request whose outcome is, or will be, in a future."""
         if source.done():
             return make(source.result())
@@ -93,8 +93,14 @@ class Broker:
             partitions = self.settings.integer("num.partitions")
         check_count(partitions, self.partition_count())
         topic = self.log.create(name, partitions, dict(config))
+        self.topics_version += 1
         logger.info("topic %s created, %d partitions", name, partitions)
         return topic
+
+    def add_partitions(self, topic: "Topic", total: int) -> None:
+        """Give a topic more partitions. Raises LogError."""
+        self.log.add_partitions(topic.name, total)
+        self.topics_version += 1
 
     def partition_count(self) -> int:
         """Partitions of all topics."""
@@ -105,6 +111,7 @@ class Broker:
         watching = [(partition, set(partition.listeners)) for partition in topic.partitions]
         self._ids.pop(topic.id.bytes, None)
         self.log.delete(topic.name)
+        self.topics_version += 1
         logger.info("topic %s deleted", topic.name)
         self.groups.topic_deleted(topic.name)
         self.transactions.topic_deleted(topic.name)
@@ -122,8 +129,20 @@ class Broker:
         """Whether ``size`` more bytes of unfinished requests may be held."""
         return self._budget >= size
 
+    def make_room(self, size: int) -> bool:
+        """Like has_room, but gives up unfinished requests that wait for room themselves, the oldest first."""
+        while self._budget < size and self.starved:
+            self.starved.popleft().close("unfinished, it was given up for others (queued.max.request.bytes)")
+        return self._budget >= size
+
+    def starve(self, connection: "Connection") -> None:
+        """A connection with a large unfinished request waits for room. If all that hold some wait, one must go."""
+        self.starved.append(connection)
+        if len(self.starved) >= self.unfinished:
+            self.starved.popleft().close("unfinished, it was given up for others (queued.max.request.bytes)")
+
     def charge(self, size: int) -> None:
-        """Take from the budget of request bytes, or give back."""
+        """Take from the budget of request bytes, or give back; those who wait may go on."""
         self._budget -= size
         while size < 0 and self.starved and self.starved[0].feed():
             self.starved.popleft()

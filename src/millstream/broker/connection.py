@@ -79,9 +79,8 @@ class Connection:
         self._frame: bytearray | None = None  # a large frame that is being read
         self._size = 0  # the announced size of that frame
         self._filled = 0
-        self._frame_since = 0.0
         self._waiting: deque[Waiting] = deque()
-        self._outbox: deque[memoryview | Unfinished] = deque()
+        self._outbox: deque[bytearray | memoryview | Unfinished] = deque()
         self._unsent = 0
         self._writing = False  # the socket was full; the loop tells when it is not
         self._reading = True
@@ -134,14 +133,13 @@ class Connection:
                     self._begin_large(view[position + 4 : total], size)
                     return
                 break
-            self._check_size(view[position + 4 : position + 4 + size], size)
+            if size < 8:
+                self._check_size(view[position + 4 : total], size)
             position += 4 + size
             self._request(view[position - size : position])
             if self.closed:
                 return
         if position < total:
-            if not self._rest:
-                self._frame_since = self.last_active
             self._rest = bytes(view[position:total])
 
     def _check_size(self, view: memoryview, size: int) -> None:
@@ -162,14 +160,14 @@ class Connection:
 
     def _begin_large(self, have: memoryview, size: int) -> None:
         capacity = min(size, max(limits.FIRST_BUFFER_BYTES, len(have)))
-        if not self.broker.has_room(capacity):
+        if not self.broker.make_room(capacity):
             self.close("too many unfinished large requests (queued.max.request.bytes); the client will try again")
             return
         self._frame = bytearray(capacity)
         self.broker.charge(capacity)
+        self.broker.unfinished += 1
         self._frame[: len(have)] = have
         self._size, self._filled = size, len(have)
-        self._frame_since = self.last_active
 
     def _read_large(self, frame: bytearray) -> None:
         with memoryview(frame) as view:
@@ -184,6 +182,7 @@ class Connection:
         self._filled += count
         if self._filled == self._size:
             self._frame = None
+            self.broker.unfinished -= 1
             try:
                 self._check_size(memoryview(frame), self._size)
                 self._request(memoryview(frame))
@@ -194,7 +193,7 @@ class Connection:
             if not self.broker.has_room(more):
                 self._starved = True
                 self._update_reading()
-                self.broker.starved.append(self)
+                self.broker.starve(self)
                 return
             frame.extend(bytes(more))
             self.broker.charge(more)
@@ -216,8 +215,8 @@ class Connection:
     def overdue(self, now: float, idle: float) -> str | None:
         """Why the connection should be closed for its slowness, if it should."""
         unfinished = (self._frame is not None or self._rest) and not self._waiting and not self._outbox
-        if unfinished and now - self._frame_since > limits.FRAME_SECONDS:
-            return f"a request took more than {limits.FRAME_SECONDS:.0f} s to arrive"
+        if unfinished and now - self.last_active > limits.STALL_SECONDS:
+            return f"the rest of a request did not come for {limits.STALL_SECONDS:.0f} s"
         if now - self.last_active > idle and not self._waiting:
             return f"idle for more than {idle:.0f} s (connections.max.idle.ms)"
         return None
@@ -286,8 +285,13 @@ class Connection:
             if position >= len(frame):
                 raise ProtocolError("a request shorter than its header")
             position = position + 1 if not frame[position] else skip_tags(frame, position, len(frame))
-        handler, request = served.loaded()
-        result = handler(self.broker, self, request.decode(frame, version, position), version)
+        handler = served.handler or served.load()
+        try:
+            request, _ = served.decoders[version](frame, position, len(frame), version)
+        except (struct.error, IndexError, UnicodeDecodeError):
+            served.request.decode(frame, version, position)  # says what is wrong
+            raise
+        result = handler(self.broker, self, request, version)
         if result is None:
             return
         if isinstance(result, Message) and not self._waiting:
@@ -330,12 +334,17 @@ class Connection:
         """Put a response into the outbox."""
         out = bytearray(9 if version >= served.flexible and served.key != API_VERSIONS else 8)
         cuts: list[tuple[int, Any]] = []
-        response.encode_into(out, version, cuts)
+        try:
+            response.ENCODERS[version](response, out, version, cuts)
+        except Exception as e:
+            raise RuntimeError(
+                f"the answer {response!r:.1000} to {served.name} version {version} cannot be encoded"
+            ) from e
         size = len(out) - 4
         if not cuts:
             RESPONSE_HEADER.pack_into(out, 0, size, correlation)
-            self._outbox.append(memoryview(out))
-            self._unsent += len(out)
+            self._outbox.append(out)
+            self._unsent += size + 4
             return
         total = size + sum(len(records) for _, records in cuts)
         RESPONSE_HEADER.pack_into(out, 0, total, correlation)
@@ -385,7 +394,7 @@ class Connection:
                 if sent == len(item):
                     outbox.popleft()
                 else:
-                    outbox[0] = item[sent:]
+                    outbox[0] = memoryview(item)[sent:]
         except (BlockingIOError, InterruptedError):
             self._writing = True
             self.broker.loop.add_writer(self.fd, self._writable)
@@ -393,10 +402,10 @@ class Connection:
         except OSError as e:
             self.close(str(e), quiet=True)
 
-    def _gather(self) -> memoryview:
+    def _gather(self) -> bytearray | memoryview:
         """Join the small pieces at the head of the outbox into one."""
         outbox = self._outbox
-        parts: list[memoryview] = []
+        parts: list[bytearray | memoryview] = []
         size = 0
         while outbox and size < 65536:
             item = outbox[0]
@@ -407,7 +416,7 @@ class Connection:
             outbox.popleft()
         if not parts:
             item = outbox[0]
-            assert isinstance(item, memoryview)
+            assert not isinstance(item, Unfinished)
             return item
         joined = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         outbox.appendleft(joined)
@@ -435,8 +444,10 @@ class Connection:
         loop.remove_writer(self.fd)
         self.sock.close()
         if self._frame is not None:
-            self.broker.charge(-len(self._frame))
+            size = len(self._frame)
             self._frame = None
+            self.broker.unfinished -= 1
+            self.broker.charge(-size)
         for item in self._outbox:
             if isinstance(item, Unfinished):
                 item.slice.release()

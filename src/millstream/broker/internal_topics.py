@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 PREFIX = struct.Struct(">h")
 # How much of an internal topic is read at once at start.
 REPLAY_BYTES = 4 * 1024 * 1024
+# A group's metadata holds every member's assignment: a large group needs more than an ordinary message may have.
+MAX_RECORD_BYTES = 16 * 1024 * 1024
 
 Write = tuple[Message, Message | None, int]  # key, value (None: a tombstone), the value's version
 
@@ -59,7 +61,11 @@ class InternalTopic:
         self._log = log
         self.name = name
         self._count = partitions
-        self._config = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
+        self._config = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(segment_bytes),
+            "max.message.bytes": str(MAX_RECORD_BYTES),
+        }
 
     def partition(self, key: str) -> "Partition":
         """The partition of a group or transactional id."""

@@ -11,8 +11,8 @@ SMALL_FRAME_BYTES = 16 * 1024
 FIRST_BUFFER_BYTES = 1024 * 1024
 # Frames of these sizes are only for records; anything else that long is garbage or an attack (Kafka: 100 MB for all).
 MAX_OTHER_REQUEST_BYTES = 8 * 1024 * 1024
-# A frame must be complete this long after its first byte, or the connection is closed: hoarders of buffers end here.
-FRAME_SECONDS = 60.0
+# A request that has begun and of which nothing more comes for so long ends its connection: hoarders of buffers end here.
+STALL_SECONDS = 30.0
 # Requests of one connection that wait for their answer (long polls, fsync, rebalances); then it is not read further.
 MAX_IN_FLIGHT = 100
 # Answers that a client does not read; then its requests are not read either.
@@ -32,3 +32,8 @@ MAX_PARTITIONS_TOTAL = 100_000
 BACKLOG = 512
 # How often idle connections and overdue frames are looked for.
 SWEEP_SECONDS = 5.0
+# Groups, and transactional ids: names are free for clients to make up; beyond it new ones are refused.
+MAX_GROUPS = 100_000
+MAX_TRANSACTIONAL_IDS = 100_000
+# Member ids of a group that were given out but have not joined yet.
+MAX_PENDING_MEMBERS = 10_000

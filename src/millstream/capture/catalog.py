@@ -21,6 +21,7 @@ SESSION = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "lc_monetary": "C",
+    "row_security": "off",  # a policy that hides rows from us is an error, not a smaller copy
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
@@ -28,7 +29,7 @@ OPTIONS = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
 
 _COLUMNS = """
 SELECT a.attname, a.atttypid, a.atttypmod, NOT a.attnotnull, a.attgenerated, a.atthasdef OR a.atthasmissing,
-       format_type(a.atttypid, a.atttypmod)
+       format_type(a.atttypid, a.atttypmod), a.attnum
 FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _KEY = """
@@ -57,7 +58,8 @@ class SourceTable:
     """A table of the source as it is now.
 
     key: the primary key's columns in the table's order; order: the same in the index's order, in which the table is copied.
-    types: the columns' types in SQL, by name. defaulted: columns whose rows may have a value although no row was written.
+    types, numbers: the columns' types in SQL and their places, by name.
+    defaulted: columns whose rows may have a value although no row was written.
     """
 
     id: int
@@ -67,6 +69,7 @@ class SourceTable:
     key: tuple[str, ...]
     order: tuple[str, ...]
     types: dict[str, str]
+    numbers: dict[str, int]
     defaulted: frozenset[str]
     identity: str
     estimate: int
@@ -82,8 +85,8 @@ class SourceTable:
         return sql.Identifier(self.schema, self.name)
 
     def signature(self) -> dict[str, str]:
-        """Return the columns' names and types, to notice that they changed."""
-        return {name: self.types[name] for name in (c.name for c in self.columns)}
+        """Return "number:type" of each column by name, to notice changes. A column keeps its number when it is renamed."""
+        return {c.name: f"{self.numbers[c.name]}:{self.types[c.name]}" for c in self.columns}
 
 
 def describe(connection: Connection, schema: str, name: str) -> SourceTable:
@@ -137,6 +140,7 @@ def describe(connection: Connection, schema: str, name: str) -> SourceTable:
         key=tuple(c.name for c in columns if c.name in order),
         order=order,
         types={r[0]: r[6] for r in published},
+        numbers={r[0]: r[7] for r in published},
         defaulted=frozenset(r[0] for r in published if r[5]),
         identity=identity,
         estimate=max(0, int(tuples)),

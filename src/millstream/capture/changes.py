@@ -134,7 +134,7 @@ class Changes:
             return
         envelope = bound.envelope
         old, new = message.old, message.new
-        complete = UNCHANGED not in new or self._complete(bound, new, old if message.full else None)
+        complete = UNCHANGED not in new or self._complete(bound, new, old)
         before = envelope.convert(old) if old is not None else None
         if before is not None and not message.full:
             before = envelope.key_only(before)
@@ -191,11 +191,13 @@ class Changes:
         The table may hold a later row by then; the change that made it so follows in the log. Returns False when the row is
         gone, or has another key: what ended it follows as well.
         """
-        missing = [i for i, value in enumerate(new) if isinstance(value, Unchanged)]
         if old is not None:
-            for i in missing:
-                new[i] = old[i]
-            return not any(isinstance(new[i], Unchanged) for i in missing)
+            for i, value in enumerate(new):
+                if isinstance(value, Unchanged) and old[i] is not None:
+                    new[i] = old[i]
+        missing = [i for i, value in enumerate(new) if isinstance(value, Unchanged)]
+        if not missing:
+            return True
         envelope = bound.envelope
         if bound.topic not in self._told:
             self._told.add(bound.topic)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import psycopg
 from psycopg import sql
 
 from millstream.capture import failpoints, slot
@@ -31,7 +32,7 @@ from millstream.capture.snapshot import Unseen
 from millstream.capture.state import StateFile, TableState
 from millstream.capture.table import Table
 from millstream.client.admin import SCHEMAS
-from millstream.postgres.connect import Connection, connect
+from millstream.postgres.connect import Connection, connect, explain
 from millstream.settings import MillstreamError
 
 SETTLE_S = 1.0  # how often the source is told what is stored, so the most that a crash repeats under a light load
@@ -86,6 +87,7 @@ class Capture:
         self._received = 0  # up to here everything was handed to the sink
         self._until = 0  # a copy is complete when the log was read up to here
         self._server_lsn = 0
+        self._altered: dict[str, tuple[SourceTable, int]] = {}  # tables to copy anew when the log was read up to there
         self._spoke = 0.0
         self._settled = 0.0
         self._looked = 0.0
@@ -105,6 +107,11 @@ class Capture:
             replication.start(self._slot, self._slot)
             self._replication = replication
             self._loop(replication, ready)
+        except MillstreamError:
+            if not self._stop.is_set():  # else what was going on was given up, and is repeated by the next run
+                raise
+        except psycopg.Error as error:
+            raise explain(error, self._conninfo) from error
         finally:
             self._replication = None
             replication.close()
@@ -124,12 +131,20 @@ class Capture:
         self._compare_tables(identities)
         # The tables are published before the slot exists (a new slot starts behind the publication) or, if it does exist, before
         # they are copied; see wait_for_running.
-        added = slot.ensure_publication(connection, self._slot, list(self._tables.values()))
+        present = slot.published(connection, self._slot)
+        if present is None and not why:
+            why = f"the publication {self._slot} is gone, so changes may have passed it by"
+            _log.warning("every table is copied anew: %s", why)
+            self._state.confirmed = 0
+        # What has to be copied must be known before it is published: a crash after that finds it published.
+        self._copy_unpublished(present or set())
+        self._file.save(self._state)
+        slot.publish(connection, self._slot, list(self._tables.values()))
         reach(failpoints.PUBLISHED)
         slot.wait_until_free(connection, self._slot, self._stop)
         if why and not self._stop.is_set():
             self._make_slot(why, system)
-        elif added or any(not t.copied for t in self._state.tables.values()):
+        elif any(not t.copied for t in self._state.tables.values()):
             slot.wait_for_running(connection, self._stop)
         if self._stop.is_set():
             return
@@ -174,6 +189,7 @@ class Capture:
         state.confirmed = position
         for topic, table in state.tables.items():
             table.restart(self._sink.ends(topic))
+            table.key, table.columns = list(self._tables[topic].key), self._tables[topic].signature()
 
     def _compare_tables(self, identities: Mapping[str, str]) -> None:
         """Find the tables whose copy does not hold: new ones, those whose topic was made anew, those with another key."""
@@ -194,15 +210,23 @@ class Capture:
                 why = f"it was {known.relation} before"
             elif known.topic_id != fresh.topic_id:
                 why = "its topic was made anew"
-            elif known.key != fresh.key:
-                why = "its primary key is another one"
             else:
                 state.tables[topic] = known
                 continue
             if why:
                 _log.warning("%s is copied anew: %s", table.full_name, why)
+            if known.relation == fresh.relation:  # changes from before may still come: see _look
+                fresh.key, fresh.columns = known.key, known.columns
             fresh.restart(self._sink.ends(topic))
             state.tables[topic] = fresh
+
+    def _copy_unpublished(self, present: Collection[tuple[str, str]]) -> None:
+        """Copy the tables whose changes have passed us by: somebody took them out of the publication, or made them anew."""
+        for topic, table in self._tables.items():
+            state = self._state.tables[topic]
+            if (table.schema, table.name) not in present and (state.copied or state.after):
+                _log.warning("%s is copied anew: the publication %s does not hold it", table.full_name, self._slot)
+                state.restart(self._sink.ends(topic))
 
     def _bind(self) -> None:
         self._changes.tables = {table.id: (topic, table) for topic, table in self._tables.items()}
@@ -223,6 +247,8 @@ class Capture:
                 self._settle()
             if now - self._looked >= LOOK_S:
                 self._look()
+            if self._altered:
+                self._copy_altered()
             if not told and self._complete():
                 told = True
                 self._settle()
@@ -293,35 +319,56 @@ class Capture:
             self._spoke = time.monotonic()
 
     def _look(self) -> None:
-        """Look at what the log does not say: columns that were added with a default, types and keys that were changed."""
+        """Look at what the log does not say: how far it goes, and that rows changed because their columns or key did."""
         self._looked = time.monotonic()
-        row = self._connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()
-        self._server_lsn = int(row[0]) if row else 0
-        self.alive()
         for topic, before in list(self._tables.items()):
             table = describe(self._connection, before.schema, before.name)
+            if table.id != before.id:
+                raise MillstreamError(f"{table.full_name} was made anew; starting again copies it.")
             state = self._state.tables[topic]
-            now = table.signature()
-            if (now, list(table.key)) == (state.columns, state.key) and table.id == before.id:
+            if (table.signature(), list(table.key)) != (state.columns, state.key):
+                # Not yet: changes from before may still come, in their old form, and they must not be the last of their rows.
+                self._altered[topic] = (table, self._position("insert"))
+        self._server_lsn = self._position("flush")
+        self.alive()
+
+    def _copy_altered(self) -> None:
+        """Copy the tables anew whose rows are others now although no log says so, when the log was read up to that change.
+
+        That is so after a column was added with a default, renamed or given another type, and after the key was changed.
+        """
+        for topic, (table, position) in list(self._altered.items()):
+            if self._received < position:
                 continue
-            added = {n for n in now.keys() - state.columns.keys() if n in table.defaulted}
-            retyped = {n for n in now.keys() & state.columns.keys() if now[n] != state.columns[n]}
-            self._tables[topic] = table
+            del self._altered[topic]
+            state, now = self._state.tables[topic], table.signature()
             rekeyed = list(table.key) != state.key
-            if added or retyped or rekeyed:
+            if (rekeyed or altered(state.columns, now, table.defaulted)) and not self._sink.flush(self.alive):
+                return
+            if rekeyed:
+                state.restart(self._sink.ends(topic))
+            elif altered(state.columns, now, table.defaulted):
+                state.restart(None)
+            if not state.copied:
                 _log.info("%s is copied anew: its columns or its key were changed", table.full_name)
-                state.restart(self._sink.ends(topic) if rekeyed else None)
-                self._copier.drop(topic)
             state.columns, state.key = now, list(table.key)
             self._file.save(self._state)
+            self._copier.drop(topic)
+            self._tables[topic] = table
             self._bind()
             self._publish_schema(topic, table.columns, table.key)
+
+    def _position(self, kind: str) -> int:
+        query = sql.SQL("SELECT {}() - '0/0'::pg_lsn").format(sql.Identifier(f"pg_current_wal_{kind}_lsn"))
+        row = self._connection.execute(query).fetchone()
+        return int(row[0]) if row else 0
 
     def _publish_schema(self, topic: str, columns: Sequence[Column], key: Sequence[str]) -> None:
         value = msgspec.json.encode({"topic": topic, "columns": [c.describe() for c in columns], "key": list(key)})
         if self._schemas.get(topic) != value:
             self._schemas[topic] = value
             self._sink.send(SCHEMAS, topic.encode(), value)
+            self._sink.flush(self.alive)  # a reader of the rows that follow finds their columns there
 
     def _tell(self) -> None:
         states = self._state.tables
@@ -350,8 +397,22 @@ class Capture:
         return self._estimates[topic]
 
 
+def altered(before: Mapping[str, str], now: Mapping[str, str], defaulted: Collection[str]) -> bool:
+    """Whether rows that nobody wrote are others after a change of columns, given as SourceTable.signature has them.
+
+    A new column makes no difference while it is null everywhere; one that had another name, or another type, does.
+    """
+    numbers = {mark.partition(":")[0] for mark in before.values()}
+    return any(
+        before.get(name) != mark and (name in before or name in defaulted or mark.partition(":")[0] in numbers)
+        for name, mark in now.items()
+    )
+
+
 def count_rows(connection: Connection, table: SourceTable) -> int:
     """Return the number of rows of a table, at most COUNTED."""
-    query = sql.SQL("SELECT count(*) FROM (SELECT FROM {} LIMIT {}) AS counted").format(table.sql_name, sql.Literal(COUNTED))
+    query = sql.SQL("SELECT count(*) FROM (SELECT FROM {} LIMIT {}) AS counted").format(
+        table.sql_name, sql.Literal(COUNTED)
+    )
     row = connection.execute(query).fetchone()
     return int(row[0]) if row else 0

@@ -23,6 +23,7 @@ MAX_BUFFERED_MESSAGES = 50_000
 _FLUSH_S = 0.5
 _READ_S = 60.0  # a topic that gives nothing for so long cannot be read
 _BATCH = 1000
+_POLL_S = 0.05
 _TABLE_TOPIC = {"cleanup.policy": "compact", "max.message.bytes": str(MAX_MESSAGE)}
 
 _log = logging.getLogger(__name__)
@@ -154,19 +155,21 @@ class KafkaSink:
             consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
             quiet = 0.0
             while left:
-                batch = consumer.consume(_BATCH, 0.2)
+                batch = consumer.consume(_BATCH, _POLL_S)
                 if not waiting():
                     raise MillstreamError(f"stopped while reading topic {topic!r}")
-                quiet = 0.0 if batch else quiet + 0.2
+                quiet = 0.0 if batch else quiet + _POLL_S
                 if quiet > _READ_S:
                     raise MillstreamError(f"topic {topic!r} gave nothing within {_READ_S:.0f} s; is the log all right?")
                 for message in batch:
-                    problem, partition = message.error(), message.partition()
+                    problem, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
                     if problem is None:
-                        if (message.offset() or 0) < until[partition or 0]:
+                        if offset < until[partition]:
                             yield message
-                    elif problem.code() == KafkaError._PARTITION_EOF:
-                        left.pop(partition or 0, None)
+                        if offset + 1 >= until[partition]:
+                            left.pop(partition, None)
+                    elif problem.code() == KafkaError._PARTITION_EOF:  # compaction may have removed the last offsets
+                        left.pop(partition, None)
                     else:
                         raise MillstreamError(f"topic {topic!r} cannot be read: {problem.str()}")
         finally:

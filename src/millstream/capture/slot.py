@@ -79,14 +79,24 @@ def check_source(connection: Connection, conninfo: str, slot: str) -> None:
             )
 
 
-def ensure_publication(connection: Connection, name: str, tables: Sequence[SourceTable]) -> bool:
-    """Make the publication hold exactly the tables; return whether a table was added (or all of them).
+def published(connection: Connection, name: str) -> set[tuple[str, str]] | None:
+    """Return the (schema, table) that the publication holds, None when there is no such publication."""
+    if not _one(connection, "SELECT count(*) FROM pg_publication WHERE pubname = %s", name):
+        return None
+    rows = connection.execute(
+        "SELECT n.nspname, c.relname FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid"
+        " JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s",
+        [name],
+    ).fetchall()
+    return {(row[0], row[1]) for row in rows}
 
-    Raises MillstreamError when the role may not do that.
-    """
+
+def publish(connection: Connection, name: str, tables: Sequence[SourceTable]) -> None:
+    """Make the publication hold exactly the tables. Raises MillstreamError when the role may not do that."""
     wanted = {(t.schema, t.name) for t in tables}
+    present = published(connection, name)
     try:
-        if not _one(connection, "SELECT count(*) FROM pg_publication WHERE pubname = %s", name):
+        if present is None:
             options = "publish_via_partition_root = true"
             if publishes_generated(connection):
                 options += ", publish_generated_columns = stored"
@@ -95,15 +105,7 @@ def ensure_publication(connection: Connection, name: str, tables: Sequence[Sourc
                     sql.Identifier(name), _list(wanted), sql.SQL(options)
                 )
             )
-            return True
-        present = {
-            (row[0], row[1])
-            for row in connection.execute(
-                "SELECT n.nspname, c.relname FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid"
-                " JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s",
-                [name],
-            ).fetchall()
-        }
+            return
         for action, some in (("ADD", wanted - present), ("DROP", present - wanted)):
             if some:
                 connection.execute(
@@ -111,7 +113,6 @@ def ensure_publication(connection: Connection, name: str, tables: Sequence[Sourc
                         sql.Identifier(name), sql.SQL(action), _list(some)
                     )
                 )
-        return bool(wanted - present)
     except psycopg.errors.InsufficientPrivilege as error:
         names = ", ".join(t.full_name for t in tables)
         raise MillstreamError(

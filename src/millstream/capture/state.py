@@ -4,7 +4,7 @@
      "confirmed": 12345 (the highest position that the source was told to forget, 0 before the first),
      "tables": {"planes": {"relation": "public.planes", "topic_id": "…", "copied": false, "after": ["N101"] (the last key
        copied, in text), "rows": 20000, "sweep": {"0": 17} (offsets before which the topic holds rows of an earlier life),
-       "key": ["tailnum"], "columns": {"tailnum": "25/0"}}}}
+       "key": ["tailnum"], "columns": {"tailnum": "1:text"}}}}
 
 A lost or older file is harmless: what it does not know is copied again.
 """

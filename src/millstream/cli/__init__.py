@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,10 +48,7 @@ def application() -> typer.Typer:
         pass
 
     for name in COMMANDS:
-        if not find_spec(f"millstream.cli.{name}"):
-            continue
-        if (command := getattr(import_module(f"millstream.cli.{name}"), name, None)) is not None:
-            command.register(app)
+        getattr(import_module(f"millstream.cli.{name}"), name).register(app)
     return app
 
 

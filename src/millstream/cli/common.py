@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from millstream.cli.output import Output
 
 DEFAULT_KAFKA = "127.0.0.1:9092"  # where `millstream broker` listens unless told otherwise
+ANSWER_S = 5.0  # how long a command waits for a log that does not answer
 
 _PANEL = "Where things are"
 _ADDRESSES = {
@@ -49,6 +50,7 @@ class Common:
 
     settings: Settings
     json: bool = False
+    _log: Kafka | None = field(default=None, repr=False)
     _running: dict[str, str | None] | None = field(default=None, repr=False)
 
     @property
@@ -62,6 +64,17 @@ class Common:
     def kafka(self) -> Kafka:
         """The log: the one given, or the embedded one that runs in the data folder, or where `millstream broker` listens."""
         return self.settings.kafka or Kafka(self._here("kafka") or DEFAULT_KAFKA)
+
+    @property
+    def log(self) -> Kafka:
+        """The same, once it answers. Raises MillstreamError when it does not within ANSWER_S: a person is waiting."""
+        if self._log is None:
+            from millstream.client.wait import wait_for_kafka
+
+            kafka = self.kafka
+            wait_for_kafka(kafka, ANSWER_S)
+            self._log = kafka
+        return self._log
 
     @property
     def postgres(self) -> str:

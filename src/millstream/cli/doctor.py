@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
+import typer
 
-from millstream.run.checks import Finding
+from millstream.cli.common import Common, command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from millstream.run.checks import Finding
 
 _SIGNS = {"ok": "[green]✓[/]", "note": "[yellow]![/]", "broken": "[red]✗[/]"}
 
 
+@command(example="millstream doctor --kafka localhost:9092")
+def doctor(at: Common) -> None:
+    """Say what is there, which versions, what is wrong and what to do. Ends with 1 when something is broken."""
+    from rich.console import Console
+
+    from millstream.run.checks import examine
+
+    if at.json:
+        findings = list(examine(at.settings))
+        at.out.document([asdict(finding) for finding in findings])
+        sound = all(finding.verdict != "broken" for finding in findings)
+    else:
+        sound = show(Console(), examine(at.settings))
+    if not sound:
+        raise typer.Exit(1)
+
+
 def show(console: Console, findings: Iterable[Finding]) -> bool:
     """Print each finding as it comes; return whether nothing is broken."""
+    from rich.markup import escape
+
     broken = 0
     for finding in findings:
-        console.print(
-            f"{_SIGNS[finding.verdict]} {finding.name:<16} {escape(finding.found)}", highlight=False, soft_wrap=True
-        )
+        sign = _SIGNS[finding.verdict]
+        console.print(f"{sign} {finding.name:<16} {escape(finding.found)}", highlight=False, soft_wrap=True)
         if finding.advice:
-            console.print(f"  [dim]{'→':>16}[/] {escape(finding.advice)}", highlight=False, soft_wrap=True)
+            console.print(f"  {'':<16} → {escape(finding.advice)}", highlight=False, soft_wrap=True)
         broken += finding.verdict == "broken"
-    console.print(f"{broken} of these must be mended." if broken else "Everything needed is there.", highlight=False)
+    console.print(
+        "Everything needed is there." if not broken else f"{broken} of these must be mended.", highlight=False
+    )
     return not broken

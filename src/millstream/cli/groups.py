@@ -23,12 +23,10 @@ def groups(at: Common, name: Name = None, app: App = None) -> None:
     from millstream.client.lag import groups as known
 
     if name is not None:
-        group = next((g for g in known(at.kafka) if g.name == name), None)
-        lags = group_lag(at.kafka, name)
+        group = next((g for g in known(at.log) if g.name == name), None)
+        lags = group_lag(at.log, name)
         if group is None and not lags:
-            raise MillstreamError(
-                f"there is no group {name!r} at {at.kafka.bootstrap}; `millstream groups` lists them."
-            )
+            raise MillstreamError(f"there is no group {name!r} at {at.log.bootstrap}; `millstream groups` lists them.")
         state = group.state if group else "unknown"
         if at.json:
             at.out.document({"group": name, "state": state, "partitions": [asdict(lag) for lag in lags]})
@@ -42,9 +40,9 @@ def groups(at: Common, name: Name = None, app: App = None) -> None:
             empty="it has committed no offsets",
         )
         return
-    found = [g for g in known(at.kafka) if app is None or belongs(g.name, app)]
+    found = [g for g in known(at.log) if app is None or belongs(g.name, app)]
     by_group = defaultdict(list)
-    for lag in all_lags(at.kafka):
+    for lag in all_lags(at.log):
         by_group[lag.group].append(lag)
     rows = [
         {

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.markup import escape
+import typer
 
-from millstream.settings import Settings
+from millstream.cli.common import Common, command
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from millstream.app import App
     from millstream.run.compare import Comparison
     from millstream.run.plan import Plan
 
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="the application: flights.py, flights.py:app, or a module such as shop.flights"
+    ),
+]
 _SIGNS = {
     "create": "[green]+[/] {name}  {detail}",
     "unknown": "[green]+[/] {name}  {detail}",
@@ -23,15 +30,25 @@ _SIGNS = {
 }
 
 
-def look(file: str, settings: Settings) -> tuple[App, Plan, Comparison]:
-    """Load an application and compare what it needs with what is there. Starts, makes and changes nothing."""
+@command(example="millstream plan flights.py", shows=("kafka", "postgres", "data"))
+def plan(at: Common, file: File) -> None:
+    """Show what an application is and what running it would create or change. Touches nothing.
+
+    The topics and tables are compared with the log and the database that are given, or that run in the data folder.
+    """
+    from rich.console import Console
+
     from millstream.app import load
     from millstream.run.compare import compare
-    from millstream.run.plan import plan
+    from millstream.run.plan import plan as make
 
     app = load(file)
-    planned = plan(app, settings, file=file)
-    return app, planned, compare(planned, settings)
+    planned = make(app, at.settings, file=file)
+    compared = compare(planned, at.settings)
+    if at.json:
+        at.out.document(as_values(app, planned, compared))
+    else:
+        show(Console(), app, planned, compared)
 
 
 def as_values(app: App, planned: Plan, compared: Comparison) -> dict[str, Any]:
@@ -47,6 +64,8 @@ def as_values(app: App, planned: Plan, compared: Comparison) -> dict[str, Any]:
 
 def show(console: Console, app: App, planned: Plan, compared: Comparison) -> None:
     """Print the plan for a human."""
+    from rich.markup import escape
+
     console.print(f"[bold]{app.name}[/]")
     for line in _graph(app.describe()):
         console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
@@ -77,6 +96,8 @@ def _graph(description: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _changes(compared: Comparison, planned: Plan) -> Iterable[str]:
+    from rich.markup import escape
+
     places = [("log", compared.log, "topic"), ("store of views", compared.store, "table")]
     for role, place, kind in places:
         changes = [c for c in compared.changes if c.kind == kind]

@@ -50,11 +50,11 @@ def produce(
 
     if keyed and key_field:
         raise MillstreamError("expected --keyed or --key-field, got both.")
-    partitions = {p for _, p in end_offsets(at.kafka, [topic])}
+    partitions = {p for _, p in end_offsets(at.log, [topic])}
     if partition is not None and partition not in partitions:
         raise MillstreamError(f"topic {topic!r} has the partitions 0 to {len(partitions) - 1}, not {partition}.")
     headers = [_header(text) for text in header or ()]
-    client = producer(at.kafka)
+    client = producer(at.log)
     tally = _Tally(at)
     for number, line in enumerate(_lines(file), 1):
         if not line.strip():

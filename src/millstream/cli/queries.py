@@ -23,10 +23,10 @@ def queries(at: Common, name: Name = None, app: App = None) -> None:
     from millstream.client.status import read
 
     lags: dict[str, int] = defaultdict(int)
-    for lag in all_lags(at.kafka):
+    for lag in all_lags(at.log):
         lags[lag.group] += lag.lag
     found = []
-    for (kind, _), facts in sorted(read(at.kafka).items()):
+    for (kind, _), facts in sorted(read(at.log).items()):
         if kind == "query" and (app is None or facts.get("app") == app):
             group = f"{facts.get('app')}.{facts.get('name')}"
             found.append({**facts, "lag": lags.get(group)})

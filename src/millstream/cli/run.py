@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import webbrowser
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+
+from millstream.cli.common import Common, command
 
 if TYPE_CHECKING:
-    from millstream.run.engine import Status
-    from millstream.settings import Settings
+    from rich.console import Console
+
+    from millstream.run.supervisor import Supervisor
 
 File = Annotated[
     str,
@@ -22,50 +22,53 @@ File = Annotated[
     ),
 ]
 Listen = Annotated[
-    str | None,
-    typer.Option("--listen", metavar="HOST:PORT", help="where the embedded broker listens; any free port by default"),
+    str | None, typer.Option(metavar="HOST:PORT", help="where the embedded broker listens; default: any free port")
 ]
-ConsoleAt = Annotated[
-    str | None,
-    typer.Option("--console", metavar="HOST:PORT", help="where the page is served; any free port by default"),
+Page = Annotated[
+    str | None, typer.Option("--page", metavar="HOST:PORT", help="where the page is served; default: any free port")
 ]
 Open = Annotated[bool, typer.Option("--open", help="open the page in a browser when it is ready")]
 
 
-def listens(broker: str | None, console: str | None) -> dict[str, str]:
-    """Return the addresses that were given, by part."""
-    return {name: address for name, address in (("broker", broker), ("console", console)) if address}
+@command(example="millstream run flights.py --open")
+def run(at: Common, file: File, listen: Listen = None, page: Page = None, open_: Open = False) -> None:
+    """Run an application: log, database, capture, Spark, alerts and page, in one data folder, until Ctrl-C.
 
-
-def supervise(file: str, settings: Settings, listen: dict[str, str], *, open_: bool, as_json: bool) -> None:
-    """Run an application until it is asked to end. Raises MillstreamError when a part cannot be kept running.
-
-    as_json: a line per change of a part, and one with the addresses when everything is ready.
+    What has an address (--kafka, --postgres, --spark, sources in millstream.toml) is used where it is; the rest runs here.
+    A part that dies is started again. With --json: a line per change of a part, and one with the addresses.
     """
+    from rich.console import Console
+
     from millstream.app import load
     from millstream.run.progress import Progress
     from millstream.run.supervisor import Supervisor
 
     app = load(file)
-    console = Console(stderr=as_json)
-    with Progress(console, silent=as_json) as progress:
-        watch = _print_json if as_json else progress.show
-        supervisor = Supervisor(app, settings, file=file, listen=listen, watch=watch, say=progress.say)
+    console = Console(stderr=at.json)
+    listens = {name: address for name, address in (("broker", listen), ("console", page)) if address}
+    with Progress(console, silent=at.json) as progress:
+        watch = (lambda status: at.out.line(asdict(status))) if at.json else progress.show
+        supervisor = Supervisor(app, at.settings, file=file, listen=listens, watch=watch, say=progress.say)
         with supervisor.signals(), supervisor:
             if supervisor.wait_ready():
                 progress.settled()
-                addresses = {"kafka": supervisor.kafka.bootstrap, "console": supervisor.console}
-                if as_json:
-                    print(json.dumps({"ready": addresses}), flush=True)
-                else:
-                    console.print(f"log:  {addresses['kafka']}", highlight=False, soft_wrap=True)
-                    console.print(f"page: {addresses['console']}", highlight=False, soft_wrap=True, markup=False)
-                    console.print("Ctrl-C ends everything.", highlight=False, soft_wrap=True)
+                _announce(at, console, supervisor)
                 if open_:
                     webbrowser.open(supervisor.console)
             supervisor.wait()
 
 
-def _print_json(status: Status) -> None:
-    sys.stdout.write(json.dumps(asdict(status)) + "\n")
-    sys.stdout.flush()
+def _announce(at: Common, console: Console, supervisor: Supervisor) -> None:
+    """Say where everything is, and which queries Spark refused while the others run."""
+    refused = supervisor.facts("spark").get("failed", {}) if "spark" in supervisor.plan.names else {}
+    refused = refused if isinstance(refused, dict) else {}
+    if at.json:
+        at.out.line({"kafka": supervisor.kafka.bootstrap, "console": supervisor.console, "refused": refused})
+        return
+    for query, reason in refused.items():
+        console.print(
+            f"query {query} does not run: {reason}", style="red", highlight=False, soft_wrap=True, markup=False
+        )
+    for name, address in (("log", supervisor.kafka.bootstrap), ("page", supervisor.console)):
+        console.print(f"{name + ':':<6}{address}", highlight=False, soft_wrap=True, markup=False)
+    console.print("Ctrl-C ends everything.", highlight=False)

@@ -60,7 +60,7 @@ def tail(
     begin = parse_moment(start, datetime.now().astimezone())
     out, count = at.out, 0
     # Without a filter the reader itself stops at the limit; with one, only we can tell which events count.
-    messages = read(at.kafka, topic, begin, follow=not no_follow, limit=None if passes else limit, partition=partition)
+    messages = read(at.log, topic, begin, follow=not no_follow, limit=None if passes else limit, partition=partition)
     for message in messages:
         value, parsed = _value(message.value)
         if passes and not _passes(passes, value, parsed):

@@ -50,7 +50,7 @@ def topics(
             _create(at, name, partitions, config or [])
         case ["delete", name]:
             _delete(at, name, yes)
-        case [name]:
+        case [name] if name not in ("create", "delete"):
             _show(at, name)
         case other:
             raise MillstreamError(f"expected a topic's name, `create NAME` or `delete NAME`, got {' '.join(other)!r}.")
@@ -59,11 +59,11 @@ def topics(
 def _list(at: Common, everything: bool, app: str | None) -> None:
     from millstream.client.admin import describe_topics
 
-    found = describe_topics(at.kafka)
+    found = describe_topics(at.log)
     if app is not None:
         from millstream.cli.membership import topics_of
 
-        mine = topics_of(at.kafka, app)
+        mine = topics_of(at.log, app)
         found = [facts for facts in found if facts.name in mine]
     shown = [facts for facts in found if everything or not facts.name.startswith("_")]
     if at.json:
@@ -81,8 +81,8 @@ def _show(at: Common, name: str) -> None:
     from millstream.client.admin import describe_topics
     from millstream.client.lag import all_lags
 
-    [facts] = describe_topics(at.kafka, [name])
-    lags = [lag for lag in all_lags(at.kafka) if lag.topic == name]
+    [facts] = describe_topics(at.log, [name])
+    lags = [lag for lag in all_lags(at.log) if lag.topic == name]
     if at.json:
         readers = [
             {"group": one.group, "partition": one.partition, "committed": one.committed, "lag": one.lag} for one in lags
@@ -118,9 +118,9 @@ def _create(at: Common, name: str, partitions: int | None, config: Sequence[str]
         if not (key and equals):
             raise MillstreamError(f"expected --config NAME=VALUE, for example cleanup.policy=compact, got {setting!r}.")
         settings[key.strip()] = value.strip()
-    if not ensure_topic(at.kafka, name, partitions, settings):
+    if not ensure_topic(at.log, name, partitions, settings):
         raise MillstreamError(f"the topic {name!r} exists already; `millstream topics {name}` shows it.")
-    [facts] = describe_topics(at.kafka, [name])
+    [facts] = describe_topics(at.log, [name])
     if at.json:
         at.out.document(_facts(facts))
     else:
@@ -130,12 +130,12 @@ def _create(at: Common, name: str, partitions: int | None, config: Sequence[str]
 def _delete(at: Common, name: str, yes: bool) -> None:
     from millstream.client.admin import delete_topic, describe_topics
 
-    [facts] = describe_topics(at.kafka, [name])
+    [facts] = describe_topics(at.log, [name])
     if not yes:
         raise MillstreamError(
             f"this would delete {name} with its {facts.events:,} events for good; add --yes if that is meant."
         )
-    delete_topic(at.kafka, name)
+    delete_topic(at.log, name)
     if at.json:
         at.out.document({"deleted": name})
     else:

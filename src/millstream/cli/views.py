@@ -50,6 +50,19 @@ left join millstream.checkpoints p on p.app = c.app and p.query = t.table_name
 group by 1, 2 order by 1, 2
 """
 
+# The key is a unique constraint, or a primary key in a table that somebody else made.
+_KEY = """
+select a.attname::text
+from (
+    select i.indrelid, i.indkey from pg_index i join pg_class c on c.oid = i.indrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = %s and c.relname = %s and i.indisunique and i.indpred is null
+    order by i.indisprimary desc, i.indexrelid limit 1
+) i, unnest(i.indkey) with ordinality k(number, place)
+join pg_attribute a on a.attnum = k.number
+where a.attrelid = i.indrelid order by k.place
+"""
+
 
 def _known(connection: Connection) -> list[tuple[str, str, Any]]:
     if connection.execute("select to_regclass('millstream.checkpoints')").fetchone() == (None,):
@@ -80,15 +93,7 @@ def _show(at: Common, connection: Connection, view: tuple[str, str, Any], limit:
     from psycopg import sql
 
     table = sql.Identifier(view[0], view[1])
-    key = [
-        column
-        for (column,) in connection.execute(
-            "select a.attname from pg_index i, unnest(i.indkey) with ordinality k(attnum, place)"
-            " join pg_attribute a on a.attnum = k.attnum"
-            " where i.indrelid = %s::regclass and i.indisprimary and a.attrelid = i.indrelid order by k.place",
-            [table.as_string(connection)],
-        )
-    ]
+    key = [column for (column,) in connection.execute(_KEY, [view[0], view[1]])]
     order = sql.SQL(", ").join(sql.SQL("{} desc").format(sql.Identifier(column)) for column in key)
     query = sql.SQL("select * from {}{} limit {}").format(
         table, sql.SQL(" order by ") + order if key else sql.SQL(""), sql.Literal(limit)

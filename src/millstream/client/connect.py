@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections import OrderedDict
@@ -27,15 +28,29 @@ _UNREACHABLE = {
     KafkaError._WAIT_COORD,
     KafkaError.REQUEST_TIMED_OUT,
 }
+_NOT_YET = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError._PREV_IN_PROGRESS,
+}
 _REFUSED = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
 
 
 class Unreachable(MillstreamError):
-    """The log does not answer: the one error that waiting may mend, so a part that runs on tries again."""
+    """The log does not answer, or is not ready yet: what waiting may mend, so a part that runs on tries again."""
 
 
 _clients: OrderedDict[tuple[object, ...], AdminClient] = OrderedDict()
 _lock = threading.Lock()
+atexit.register(
+    _clients.clear
+)  # while their threads may still take the interpreter's lock, which they need in order to end
 
 
 def config(kafka: Kafka, **more: object) -> dict[str, Any]:
@@ -44,11 +59,15 @@ def config(kafka: Kafka, **more: object) -> dict[str, Any]:
     Keywords use `_` where the property has a dot, as in `Kafka.client`.
     """
     defaults: dict[str, Any] = {
+        "client.id": "millstream",
         "log_level": _LOG_LEVEL_CRITICAL,
         "reconnect.backoff.max.ms": 1000,  # librdkafka's 10 s would hide a broker that came back long ago
         "topic.metadata.propagation.max.ms": 5000,
+        # librdkafka's default starts over from the bootstrap address at every refused connection, and after some seconds without
+        # a broker it no longer finds back: a request then hangs although the broker has long returned.
+        "metadata.recovery.strategy": "none",
     }
-    return defaults | kafka.client(**{"client_id": "millstream"} | more)
+    return defaults | kafka.client(**more)
 
 
 def admin(kafka: Kafka) -> AdminClient:
@@ -82,6 +101,10 @@ def explain(error: KafkaError, kafka: Kafka, what: str) -> MillstreamError:
     """Return the MillstreamError for a client error: nobody answers, access refused, or `what` with Kafka's own reason."""
     if error.code() in _UNREACHABLE:
         return unreachable(kafka)
+    if error.code() in _NOT_YET:
+        return Unreachable(
+            f"{what}: {error.str()}. The log at {kafka.bootstrap} is not ready yet; try again in a moment."
+        )
     if error.code() in _REFUSED:
         return refused(kafka, error.str())
     return MillstreamError(f"{what}: {error.str()}")

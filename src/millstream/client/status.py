@@ -11,12 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from millstream.client.admin import STATUS, end_offsets, ensure_topic, topic_names
+from millstream.client.admin import STATUS, end_offsets, ensure_topic, start_offsets, topic_names
 from millstream.client.connect import config
 from millstream.client.producer import producer
 from millstream.client.tail import tail
@@ -31,9 +31,7 @@ RETRY_S = 1.0  # between attempts while the log is away
 SEND_S = 3.0  # how long a message may take before it is taken back and tried again with fresher facts
 MAX_KEYS = 1000  # parts one reporter may name: a key made of data by mistake must not fill memory and topic
 _POLL_S = 0.5  # how soon a follower notices that it is to stop
-_IDLE_FETCH_MS = (
-    5000  # how long the broker holds a fetch that finds nothing; there is one partition, so nobody waits for it
-)
+_FETCH_MS = 1000  # how long the broker holds a fetch that finds nothing
 
 _log = logging.getLogger(__name__)
 
@@ -226,7 +224,7 @@ class Follower:
         while not self._stop.is_set():
             try:
                 ensure_topic(self._kafka, STATUS)
-                missing: set[int | None] = {p for _, p in end_offsets(self._kafka, [STATUS])}
+                start, end = start_offsets(self._kafka, [STATUS]), end_offsets(self._kafka, [STATUS])
                 break
             except MillstreamError as error:
                 _log.warning("status cannot be read yet: %s", error)
@@ -240,20 +238,24 @@ class Follower:
                 enable_auto_commit=False,
                 enable_partition_eof=True,
                 auto_offset_reset="earliest",
-                fetch_wait_max_ms=_IDLE_FETCH_MS,
+                fetch_wait_max_ms=_FETCH_MS,
             )
         )
+        unread = {p: offset for (_, p), offset in end.items() if start[STATUS, p] < offset}
         try:
-            consumer.assign([TopicPartition(STATUS, p, OFFSET_BEGINNING) for p in missing if p is not None])
+            consumer.assign([TopicPartition(topic, p, offset) for (topic, p), offset in start.items()])
             while not self._stop.is_set():
+                if not unread:
+                    self.ready.set()
                 if (message := consumer.poll(_POLL_S)) is None:
                     continue
+                partition, offset = cast("tuple[int, int]", (message.partition(), message.offset()))
                 if (problem := message.error()) is None:
                     self._take(message.key(), message.value())
+                    if offset + 1 >= unread.get(partition, 0):
+                        unread.pop(partition, None)
                 elif problem.code() == KafkaError._PARTITION_EOF:
-                    missing.discard(message.partition())
-                    if not missing:
-                        self.ready.set()
+                    unread.pop(partition, None)  # the last offsets may be gone, by compaction
         finally:
             consumer.close()
 

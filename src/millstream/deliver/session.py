@@ -86,6 +86,9 @@ class Session:
                 enable_auto_offset_store=False,
                 auto_offset_reset="earliest",
                 fetch_wait_max_ms=_FETCH_MS,
+                socket_timeout_ms=int(
+                    CLOSE_S * 1000
+                ),  # closing waits for a commit that a stalled broker does not answer
             )
             | {"on_commit": self._on_commit}
         )

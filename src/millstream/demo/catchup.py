@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from millstream.client.admin import end_offsets, topic_names
 from millstream.client.lag import Lag, all_lags
+from millstream.client.status import read
 from millstream.settings import Kafka, MillstreamError
 
 PATIENCE_S = 120.0  # without any query getting on; a slow machine may take long, a stuck query must not take forever
 _EVERY_S = 0.25
+_STUCK_S = 3.0  # without movement, before the queries are asked what is wrong
+_TELL_S = 5.0  # between two words on how far they are
 
 Offsets = Mapping[tuple[str, int], int]
 
@@ -44,6 +47,7 @@ def behind(wanted: Mapping[str, set[str]], ends: Offsets, lags: Iterable[Lag]) -
 
 def wait(
     kafka: Kafka,
+    app: str,
     wanted: Mapping[str, set[str]],
     candidates: Iterable[str],
     stop: threading.Event,
@@ -54,32 +58,46 @@ def wait(
     """Return True when every group has reached the end of its topics; False when `stop` is set before.
 
     candidates: the topics between an alert's query and its delivery; whoever reads them has to reach their end too.
-    Raises MillstreamError, naming the groups and what they lack, when none gets on for `patience` seconds.
+    Raises MillstreamError, naming the groups and what they lack, when a query has failed for good, or none gets on for
+    `patience` seconds.
     """
     before: dict[str, int] | None = None
-    since = time.monotonic()
+    since = told = time.monotonic()
     calm = False
     while not stop.is_set():
         left = _left(kafka, wanted, set(candidates))
-        if not left:
-            # A query's last results may have reached its output just now: look again before believing it.
-            if calm:
-                return True
-            calm = True
-        else:
-            calm = False
-            progress(", ".join(f"{group} has {count:,} events to go" for group, count in sorted(left.items())))
+        if not left and calm:
+            return True
+        calm = not left  # a query's last results may have reached its output just now: look again before believing it
+        now = time.monotonic()
         if left != before:
-            before, since = left, time.monotonic()
-        elif left and time.monotonic() - since > patience:
+            before, since = left, now
+        elif left and now - since > _STUCK_S:
+            _check_queries(kafka, app, left)
+        if left and now - since > patience:
             raise MillstreamError(
-                "the results are not complete: "
-                + ", ".join(f"{group} has {count:,} events to go" for group, count in sorted(left.items()))
-                + f", and nothing moved for {patience:.0f} s. `millstream queries` shows the state and the last error;"
-                " the logs say more."
+                f"the results are not complete: {_words(left)}, and nothing moved for {patience:.0f} s."
+                " `millstream queries` shows the state and the last error; the logs say more."
             )
+        if left and now - told > _TELL_S:
+            progress(_words(left))
+            told = now
         stop.wait(_EVERY_S)
     return False
+
+
+def _words(left: Mapping[str, int]) -> str:
+    return ", ".join(f"{group} has {count:,} events to go" for group, count in sorted(left.items()))
+
+
+def _check_queries(kafka: Kafka, app: str, left: Mapping[str, int]) -> None:
+    """Raise for a query that has failed for good: it will never reach the end."""
+    for (kind, name), facts in read(kafka, app).items():
+        if kind == "query" and facts.get("state") == "failed" and f"{app}.{name}" in left:
+            raise MillstreamError(
+                f"the results are not complete: the query {name} failed: {facts.get('error')}. {_words(left)}."
+                " The log of spark says more."
+            )
 
 
 def _left(kafka: Kafka, wanted: Mapping[str, set[str]], candidates: set[str]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
 from confluent_kafka import KafkaException
 
 from millstream.app import App
@@ -165,7 +166,12 @@ def clear(app: App, kafka: Kafka, *, reset: bool, say: Callable[[str], None]) ->
 
 
 def _prepare_tables(context: Context) -> None:
-    filled = prepare(context.settings.source(SOURCE))
+    try:
+        filled = prepare(context.settings.source(SOURCE))
+    except MillstreamError as error:
+        if isinstance(error.__cause__, psycopg.OperationalError):
+            raise error.__cause__ from None  # the database is away; what is no MillstreamError is tried again
+        raise
     context.progress(
         ", ".join(f"{table} {count:,} rows" for table, count in filled.items() if count) or "kept as they are"
     )

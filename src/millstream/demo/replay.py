@@ -20,12 +20,12 @@ from millstream.client.tail import tail
 from millstream.client.wait import wait_for_kafka
 from millstream.demo import data, malformed
 from millstream.demo.pacing import Clock, Pacer
-from millstream.demo.plane import NEW_MODEL, set_model, wait_for_model
+from millstream.demo.plane import NEW_MODEL, QUERY, set_model, wait_for_model, wait_for_query
 from millstream.demo.resume import Last, OtherInput, Partition, check, remaining
 from millstream.demo.sequence import ARRIVALS, DEPARTURES, TOPICS, Replay, Slot, busiest_plane
 from millstream.demo.tables import records
 from millstream.event import Topic
-from millstream.run.child import as_child
+from millstream.run.child import Ready, work
 from millstream.settings import Kafka, MillstreamError, Settings
 
 # What a killed replayer had on its way may still be written after we look. A local broker takes milliseconds for that; should it
@@ -116,7 +116,7 @@ def run(
                     ready({"total": replay.total, "stored": progress.sent})
                     announced = True
                 try:
-                    complete = _send(replay, kafka, ops, stored, options.speed, progress, stop)
+                    complete = _send(replay, kafka, ops, app, stored, options.speed, progress, stop)
                     progress.state("done" if complete else "stopped")
                     return complete
                 except Interrupted as error:
@@ -136,13 +136,14 @@ def _send(
     replay: Replay,
     kafka: Kafka,
     ops: str,
+    app: str,
     stored: Mapping[Partition, int],
     speed: float | None,
     progress: Progress,
     stop: threading.Event,
 ) -> bool:
     ahead = min(t.lateness for t in _topics()).total_seconds() / 60 / 2
-    with Sending(replay, kafka, ops, Pacer(ahead), progress, stop) as sending:
+    with Sending(replay, kafka, ops, app, Pacer(ahead), progress, stop) as sending:
         return sending.everything(speed, stored)
 
 
@@ -249,9 +250,16 @@ class Sending:
     """One producer's life: from what is stored to the end of the input, or to the producer's failure."""
 
     def __init__(
-        self, replay: Replay, kafka: Kafka, ops: str, pacer: Pacer, progress: Progress, stop: threading.Event
+        self,
+        replay: Replay,
+        kafka: Kafka,
+        ops: str,
+        app: str,
+        pacer: Pacer,
+        progress: Progress,
+        stop: threading.Event,
     ) -> None:
-        self._replay, self._kafka, self._ops = replay, kafka, ops
+        self._replay, self._kafka, self._ops, self._app = replay, kafka, ops, app
         self._pacer, self._progress, self._stop = pacer, progress, stop
         # The pacer lets no more than an hour or two of flights be under way, so batches are small: waiting for more only delays.
         self._producer = producer(kafka, linger_ms=0.5, client_id="millstream.demo.replay")
@@ -363,6 +371,7 @@ class Sending:
             return
         tailnum, _ = self._plane
         self._progress.state("changing a plane")
+        wait_for_query(self._kafka, self._app, QUERY, DEPARTURES, self._stop)
         set_model(self._ops, tailnum, NEW_MODEL)
         wait_for_model(self._kafka, tailnum, NEW_MODEL, self._stop)
         self._progress.state("running")
@@ -383,7 +392,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=Options.seed, help="where the malformed events come")
     given = parser.parse_args(arguments)
 
-    def replay(settings: Settings, ready: Callable[[dict[str, object]], None], stop: threading.Event) -> None:
+    def replay(ready: Ready, stop: threading.Event) -> None:
+        settings = Settings.load()
         if settings.kafka is None or not settings.source("ops"):
             raise MillstreamError(
                 "the replay needs the addresses of the log and of the source database: set MILLSTREAM_KAFKA and"
@@ -392,7 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = Options(given.days, speed(given.speed), given.bad, given.seed)
         run(options, settings.kafka, settings.source("ops"), ready=ready, stop=stop)
 
-    return as_child("replay", replay, ends=True)
+    return work(replay, ends=True)
 
 
 if __name__ == "__main__":

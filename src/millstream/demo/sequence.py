@@ -93,7 +93,7 @@ class Replay:
         """Return the message's key: the aircraft, or None when it was not recorded."""
         return None if slot.flight.tailnum is None else slot.flight.tailnum.encode()
 
-    def value(self, slot: Slot) -> bytes | None:
+    def value(self, slot: Slot) -> bytes:
         """Return the message's value: the event as JSON, or what is wrong instead of it."""
         f = slot.flight
         if slot.topic == DEPARTURES:

@@ -23,7 +23,7 @@ from millstream.demo import catchup, checks
 from millstream.demo.batch import FlightKey, expected
 from millstream.demo.checks import Check, Enriched, ViewRow
 from millstream.demo.data import at
-from millstream.demo.plane import NEW_MODEL
+from millstream.demo.plane import NEW_MODEL, QUERY
 from millstream.demo.replay import Options
 from millstream.demo.sequence import DEPARTURES, TOPICS, Replay, busiest_plane
 from millstream.settings import Kafka, MillstreamError, redact
@@ -31,7 +31,7 @@ from millstream.settings import Kafka, MillstreamError, redact
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-VIEW, STREAM, ALERT = "delay_by_hour", "enriched", "very_late"  # the functions of flights.py
+VIEW, STREAM, ALERT = "delay_by_hour", QUERY, "very_late"  # the functions of flights.py
 STATUS_S = 15.0  # how long the queries' last status may take after their last result
 
 Partition = tuple[str, int]
@@ -69,9 +69,10 @@ class Latency:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a demo did. Times are seconds, rates events per second, of the input; `ok` says whether every check holds.
+    """What a demo did; `ok` says whether every check holds.
 
     input_seconds: from the first event sent to the last. result_seconds: from the first event sent to the last result.
+    events_per_second: of the input, through everything: until the last result.
     """
 
     days: int
@@ -114,7 +115,7 @@ def summarize(
     """
     stop = stop or threading.Event()
     progress("waiting for the queries to reach the end of the input")
-    if not catchup.wait(kafka, *_readers(app), stop, progress=progress, patience=patience):
+    if not catchup.wait(kafka, app.name, *_readers(app), stop, progress=progress, patience=patience):
         raise MillstreamError("stopped before the results were complete; there is no summary.")
     facts = _settled_facts(app, kafka, stop)
     progress("computing the expected results from the CSV files")
@@ -144,19 +145,19 @@ def summarize(
         events_in=events,
         input_seconds=(ended - began) / 1000,
         result_seconds=(finished - began) / 1000,
-        events_per_second=events / max(0.001, (ended - began) / 1000),
+        events_per_second=events / max(0.001, (finished - began) / 1000),
         topics=_counts(kafka, app),
         view_rows=len(rows),
         repeats=repeats,
         dead_letters=dict(sorted(Counter(letters.values()).items())),
         dropped={query: facts.get(query, {}).get("dropped") for query in app.queries},
         latencies=[
-            latency(f"alert {ALERT}", alerts_ms, "from its departure's entry into the log to its own"),
-            latency(f"stream {STREAM}", enriched_ms, "from the departure's entry into the log to its own"),
+            latency(f"alert {ALERT}", alerts_ms, "from the departure's entry into the log to the alert's"),
+            latency(f"stream {STREAM}", enriched_ms, "from the departure's entry into the log to the enriched one's"),
             latency(
                 f"view {VIEW}",
                 visible(history, {p: stamps for p, stamps in sent.items() if p[0] == DEPARTURES}),
-                "at most: until the query's status, told once a second, says that the batch is done",
+                "from the departure's entry into the log until the query's status, told once a second, says it is done: at most",
             ),
         ],
         checks=[
@@ -202,22 +203,26 @@ def render(summary: Summary) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    topics = Table("topic", "messages", title="Events", title_justify="left", box=None, pad_edge=False)
+    topics = Table("topic", "messages", box=None, pad_edge=False)
     topics.columns[1].justify = "right"
     for name, count in summary.topics.items():
         topics.add_row(name, f"{count:,}")
-    times = Table("latency", "results", "p50", "p90", "p99", "max", "what", box=None, pad_edge=False)
-    for column in times.columns[1:6]:
+    times = Table("latency", "results", "p50", "p90", "p99", "max", box=None, pad_edge=False)
+    for column in times.columns[1:]:
         column.justify = "right"
-    for item in summary.latencies:
+    for number, item in enumerate(summary.latencies, 1):
         values = (item.p50, item.p90, item.p99, item.most)
-        times.add_row(item.what, f"{item.count:,}", *(f"{v:,.0f} ms" for v in values), item.note)
+        times.add_row(f"{item.what} ({number})", f"{item.count:,}", *(f"{v:,.0f} ms" for v in values))
+    notes = [Text(f"({number}) {item.note}", "dim") for number, item in enumerate(summary.latencies, 1)]
     results = Table("", "check", "", box=None, pad_edge=False, show_header=False)
     for check in summary.checks:
         results.add_row(Text("✓", "green") if check.ok else Text("✗", "bold red"), check.name, check.text)
         for example in check.examples:
             results.add_row("", "", Text(example, "red"))
-    reasons = "; ".join(f"{count} × {reason}" for reason, count in summary.dead_letters.items())
+    letters = Table("dead letters", "reason", box=None, pad_edge=False)
+    letters.columns[0].justify = "right"
+    for reason, count in summary.dead_letters.items():
+        letters.add_row(f"{count:,}", Text(reason, no_wrap=True, overflow="ellipsis"))
     verdict = (
         Text("Everything is right.", "bold green")
         if summary.ok
@@ -225,16 +230,19 @@ def render(summary: Summary) -> RenderableType:
     )
     return Group(
         Text(
-            f"{summary.days} days of flights: {summary.events_in:,} events in {summary.input_seconds:,.1f} s"
-            f" ({summary.events_per_second:,.0f} per second), the last result after {summary.result_seconds:,.1f} s",
+            f"{summary.days} days of flights: {summary.events_in:,} events sent in {summary.input_seconds:,.1f} s, the last"
+            f" result after {summary.result_seconds:,.1f} s: {summary.events_per_second:,.0f} per second through everything",
             "bold",
         ),
+        Text(),
         topics,
         Text(),
         times,
+        *notes,
+        Text(),
+        letters,
         Text(),
         results,
-        Text(f"dead letters: {reasons or 'none'}", "dim"),
         verdict,
     )
 

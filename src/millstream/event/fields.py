@@ -6,7 +6,6 @@ import types
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from functools import cache
 from typing import Annotated, Union, get_args, get_origin, get_type_hints
 
 from millstream.event.event import Event
@@ -35,7 +34,6 @@ class Field:
     nullable: bool = False
 
 
-@cache
 def fields(event: type[Event]) -> tuple[Field, ...]:
     """Return the fields of an event class in their order.
 

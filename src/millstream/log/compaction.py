@@ -47,7 +47,7 @@ from millstream.protocol.records import (
 )
 
 if TYPE_CHECKING:
-    from millstream.log.partition import Partition
+    from millstream.log.upkeep import Upkeep
 
 BYTES_PER_KEY: Final = 200
 """Memory that a key takes in the map: with log.cleaner.dedupe.buffer.size it bounds the keys of one round."""
@@ -135,7 +135,7 @@ class Transactions:
         return False
 
 
-def compact(partition: Partition, now: int) -> bool:
+def compact(partition: Upkeep, now: int) -> bool:
     """One round for this partition when one is due; whether there was one. Runs on a worker thread.
 
     A damaged batch ends compaction of the partition for this run (`uncleanable` says why); nothing is lost by it.
@@ -199,7 +199,7 @@ def groups(segments: list[Segment], segment_bytes: int) -> list[list[Segment]]:
 
 
 def _round(
-    partition: Partition, closed: list[Segment], dirty_start: int, bound: int, config: TopicConfig, now: int
+    partition: Upkeep, closed: list[Segment], dirty_start: int, bound: int, config: TopicConfig, now: int
 ) -> None:
     candidates = [s for s in closed if s.end_offset <= bound]
     aborted = [entry for s in partition.segments if s.aborted for entry in partition.opened.get(s)[1].aborted]
@@ -219,7 +219,7 @@ def _round(
     partition.set_cleaned(newest.end)
 
 
-def _count(partition: Partition, segment: Segment, start: int, newest: Newest, transactions: Transactions) -> bool:
+def _count(partition: Upkeep, segment: Segment, start: int, newest: Newest, transactions: Transactions) -> bool:
     # Fill the map with the segment's keys; False when it is full.
     file, _ = partition.opened.get(segment)
     for _, head, batch in whole(file.fd, 0, segment.size, segment.name):
@@ -314,7 +314,7 @@ class Cleaner:
         )
 
 
-def _clean(partition: Partition, group: list[Segment], cleaner: Cleaner, config: TopicConfig) -> None:
+def _clean(partition: Upkeep, group: list[Segment], cleaner: Cleaner, config: TopicConfig) -> None:
     first = group[0]
     temporary = first.path.with_name(first.path.name + ".cleaned")
     new = Segment(partition.folder, first.base, first.created_ms)
@@ -371,8 +371,7 @@ def _clean(partition: Partition, group: list[Segment], cleaner: Cleaner, config:
     # Readers who come by the old segments from now on must not open the new file by their name.
     partition.pin(group)
     swap.carry_out(partition.folder, decision)
-    new.save_index()
-    new.index_saved = True
+    new.save_index(new.index)
     partition.swap(group, new)
     partition.opened.release(new)
 

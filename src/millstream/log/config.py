@@ -109,6 +109,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "compression.zstd.level": Setting("int", "3", _number(-131072, 22), "compression.zstd.level", False),
     "delete.retention.ms": Setting("long", str(_DAY), _long(0), "log.cleaner.delete.retention.ms"),
     "file.delete.delay.ms": Setting("long", "60000", _long(0), "log.segment.delete.delay.ms", False),
+    "errors.deadletterqueue.group.enable": Setting("boolean", "false", _BOOLEAN, None, False),
     "flush.messages": Setting("long", str(FOREVER), _long(1), "log.flush.interval.messages"),
     "flush.ms": Setting("long", str(FOREVER), _long(0), "log.flush.interval.ms"),
     "follower.replication.throttled.replicas": Setting("list", "", _throttled, None, False),
@@ -117,6 +118,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "local.retention.bytes": Setting("long", "-2", _long(-2), "log.local.retention.bytes", False),
     "local.retention.ms": Setting("long", "-2", _long(-2), "log.local.retention.ms", False),
     "max.compaction.lag.ms": Setting("long", str(FOREVER), _long(1), "log.cleaner.max.compaction.lag.ms"),
+    "max.decompressed.message.bytes": Setting(
+        "int", "2147483639", _number(1, 2147483639), "max.decompressed.message.bytes"
+    ),
     "max.message.bytes": Setting("int", str(_MIB + 12), _int(0), "message.max.bytes"),
     "message.timestamp.after.max.ms": Setting("long", "3600000", _long(0), "log.message.timestamp.after.max.ms"),
     "message.timestamp.before.max.ms": Setting("long", str(FOREVER), _long(0), "log.message.timestamp.before.max.ms"),
@@ -127,13 +131,15 @@ SETTINGS: Final[dict[str, Setting]] = {
     "min.compaction.lag.ms": Setting("long", "0", _long(0), "log.cleaner.min.compaction.lag.ms"),
     "min.insync.replicas": Setting("int", "1", _int(1), "min.insync.replicas"),
     "preallocate": Setting("boolean", "false", _BOOLEAN, "log.preallocate", False),
+    "remote.copy.lag.bytes": Setting("long", "0", _long(-1), None, False),
+    "remote.copy.lag.ms": Setting("long", "0", _long(-1), None, False),
     "remote.log.copy.disable": Setting("boolean", "false", _BOOLEAN, None, False),
     "remote.log.delete.on.disable": Setting("boolean", "false", _BOOLEAN, None, False),
     "remote.storage.enable": Setting("boolean", "false", _only("false", "there is no tiered storage"), None, False),
     "retention.bytes": Setting("long", "-1", _long(-FOREVER - 1), "log.retention.bytes"),
     "retention.ms": Setting("long", str(7 * _DAY), _long(-1), "log.retention.ms"),
     "segment.bytes": Setting("int", str(1024 * _MIB), _int(_MIB), "log.segment.bytes"),
-    "segment.index.bytes": Setting("int", str(10 * _MIB), _int(4), "log.index.size.max.bytes", False),
+    "segment.index.bytes": Setting("int", str(10 * _MIB), _int(4), "log.index.size.max.bytes"),
     "segment.jitter.ms": Setting("long", "0", _long(0), "log.roll.jitter.ms", False),
     "segment.ms": Setting("long", str(7 * _DAY), _long(1), "log.roll.ms"),
     "unclean.leader.election.enable": Setting("boolean", "false", _BOOLEAN, "unclean.leader.election.enable", False),
@@ -222,14 +228,15 @@ class TopicConfig:
         if self.compact:
             self.segment_ms = min(self.segment_ms, self.max_compaction_lag_ms)
         self.max_message_bytes = int(get("max.message.bytes"))
+        self.max_decompressed_bytes = int(get("max.decompressed.message.bytes"))
         self.index_interval_bytes = int(get("index.interval.bytes"))
+        self.segment_index_entries = max(1, int(get("segment.index.bytes")) // 8)
         self.log_append_time = get("message.timestamp.type") == "LogAppendTime"
         self.timestamp_before_max_ms = int(get("message.timestamp.before.max.ms"))
         self.timestamp_after_max_ms = int(get("message.timestamp.after.max.ms"))
         self.min_compaction_lag_ms = int(get("min.compaction.lag.ms"))
         self.min_cleanable_dirty_ratio = float(get("min.cleanable.dirty.ratio"))
         self.delete_retention_ms = int(get("delete.retention.ms"))
-        self.min_insync_replicas = int(get("min.insync.replicas"))
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(
                 f"min.compaction.lag.ms ({self.min_compaction_lag_ms}) is above max.compaction.lag.ms "

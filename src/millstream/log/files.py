@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Final
 
 from millstream.log import failpoints
+
+TEMPORARY: Final = (".tmp", ".cleaned")
+"""Suffixes of files that are being written and mean nothing yet."""
 
 
 class File:
@@ -72,9 +76,22 @@ def replace(path: Path, data: bytes, *, point: str, sync: bool = True) -> None:
         write_all(fd, data, 0)
         if sync:
             os.fsync(fd)
+        failpoints.reach(point)
+        os.rename(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
     finally:
         os.close(fd)
-    failpoints.reach(point)
-    os.rename(temporary, path)
     if sync:
         sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path) -> list[str]:
+    """Remove temporary files that a crash left in `folder` itself; what was done, in words."""
+    found = []
+    for entry in os.listdir(folder):
+        if entry.endswith(TEMPORARY):
+            os.unlink(folder / entry)
+            found.append(f"{folder / entry}: a leftover temporary file, removed")
+    return found

@@ -22,6 +22,7 @@ A partition's folder holds, for each segment, named by the offset of its first r
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import logging
 import os
@@ -45,7 +46,7 @@ from millstream.log.errors import (
     UnknownFormat,
     UnknownTopic,
 )
-from millstream.log.files import replace, sync_folder
+from millstream.log.files import remove_leftovers, replace, sync_folder
 from millstream.log.partition import Partition
 from millstream.log.segment import OpenSegments
 from millstream.log.topic import (
@@ -120,7 +121,8 @@ class Log:
                     ) from None
                 time.sleep(0.02)
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # The number is a courtesy: a full disk does not keep the log closed.
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._lock_fd = fd
 
     def _open(self) -> None:
@@ -128,13 +130,14 @@ class Log:
         clean = (self.folder / "clean").exists()
         self._identity = self._identify()
         self._next_producer_id = self._identity.producer_ids
+        self.recovered += remove_leftovers(self.folder)
         for name in ("topics", "building", "deleted"):
             (self.folder / name).mkdir(mode=0o700, exist_ok=True)
         for leftover in (self.folder / "building").iterdir():
             shutil.rmtree(leftover)
             self.recovered.append(f"{leftover}: a topic that was being created, removed")
         for folder in sorted((self.folder / "topics").iterdir()):
-            (folder / "topic.json.tmp").unlink(missing_ok=True)
+            self.recovered += remove_leftovers(folder)
             try:
                 description = read_description(folder)
             except (OSError, ValueError) as error:
@@ -203,7 +206,12 @@ class Log:
         except OSError as error:
             shutil.rmtree(building, ignore_errors=True)
             raise StorageError(f"topic {name} cannot be created: {error.strerror}") from error
-        topic = Topic(target, description, self.defaults, self._opened, clean=False, now=self._now())
+        try:
+            topic = Topic(target, description, self.defaults, self._opened, clean=False, now=self._now())
+        except OSError as error:
+            # Too many open files, or the disk is full: there is no such topic then.
+            os.rename(target, self.folder / "deleted" / str(description.id))
+            raise StorageError(f"topic {name} cannot be opened: {error.strerror}") from error
         self._add(topic)
         return topic
 
@@ -228,18 +236,21 @@ class Log:
         present = len(topic.partitions)
         if total <= present:
             raise InvalidPartitions(f"topic {name} has {present} partitions, which cannot become {total}")
-        for index in range(present, total):
-            folder = topic.folder / str(index)
-            # What a crash in the middle of this left here was never part of the topic.
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(mode=0o700)
-        sync_folder(topic.folder)
-        failpoints.reach(failpoints.PARTITIONS_MADE)
         description = msgspec.structs.replace(topic.description, partitions=total)
-        write_description(topic.folder, description)
+        try:
+            for index in range(present, total):
+                folder = topic.folder / str(index)
+                # What a crash in the middle of this left here was never part of the topic.
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(mode=0o700)
+                topic.open_partition(index, clean=False, now=self._now())
+            sync_folder(topic.folder)
+            failpoints.reach(failpoints.PARTITIONS_MADE)
+            write_description(topic.folder, description)
+        except OSError as error:
+            topic.drop_partitions(present)
+            raise StorageError(f"topic {name} cannot get more partitions: {error.strerror}") from error
         topic.description = description
-        for index in range(present, total):
-            topic.open_partition(index, clean=False, now=self._now())
 
     def configure(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Change a topic's settings, None removes one; in effect and on disk when it returns.
@@ -276,6 +287,8 @@ class Log:
         Blocks; to be called from one worker thread, again at once while it returns True and every second or so
         otherwise. Trouble in one partition is logged and does not keep the others from their turn.
         """
+        if self._closed:
+            return False
         partitions = [p for topic in list(self.topics.values()) for p in list(topic.partitions)]
         for _ in range(len(partitions)):
             self._turn = (self._turn + 1) % len(partitions)

@@ -27,7 +27,7 @@ from millstream.log import producers as states
 from millstream.log import swap
 from millstream.log.checkpoint import Checkpoint
 from millstream.log.errors import CorruptMessage
-from millstream.log.files import File, read_into, sync_folder
+from millstream.log.files import File, read_into, remove_leftovers
 from millstream.log.index import Index
 from millstream.log.producers import Producers, Sent
 from millstream.log.scan import SMALLEST, Head, heads
@@ -46,7 +46,6 @@ from millstream.protocol.records import (
 )
 
 _SEGMENT: Final = re.compile(r"(\d{20})\.(log|index|snapshot)")
-TEMPORARY: Final = (".tmp", ".cleaned")
 
 
 class Recovered:
@@ -68,16 +67,14 @@ def recover(folder: Path, *, clean: bool, now: int) -> Recovered:
     """
     found = Recovered(folder)
     note = found.notes.append
-    found.notes += swap.finish(folder)
+    found.notes += swap.finish(folder) + remove_leftovers(folder)
     bases: list[int] = []
     indexed: set[int] = set()
     for entry in sorted(os.listdir(folder)):
         match = _SEGMENT.fullmatch(entry)
         if match is None:
-            if entry.endswith(TEMPORARY):
-                os.unlink(folder / entry)
-                note(f"{folder / entry}: a leftover temporary file, removed")
-        elif match[2] == "log":
+            continue
+        if match[2] == "log":
             bases.append(int(match[1]))
         elif match[2] == "index":
             indexed.add(int(match[1]))
@@ -102,7 +99,11 @@ def recover(folder: Path, *, clean: bool, now: int) -> Recovered:
         segment.file = File(segment.path, os.O_RDWR | os.O_CREAT)
         bases = [base]
     for base in bases:
-        found.segments.append(Segment(folder, base, now))
+        segment = Segment(folder, base, now)
+        written = segment.path.stat()
+        if written.st_size:
+            segment.created_ms = min(now, int(written.st_mtime * 1000))
+        found.segments.append(segment)
     for segment, following in zip(found.segments, found.segments[1:], strict=False):
         _closed(segment, following.base, known, clean, found)
     _active(found.segments[-1], known, clean, found)
@@ -207,12 +208,14 @@ def _first_timestamp(head: Head) -> int:
 
 
 def survey(
-    fd: int, position: int, size: int, segment: Segment, next_base: int | None
+    fd: int, position: int, size: int, segment: Segment, next_base: int | None, *, dense: bool = False
 ) -> Iterator[tuple[int, Head, bool]]:
     """Each header that could be one, and whether checksum and offsets are right; ends where no header can be.
 
-    `next_base` is the base offset of the following segment, None if there is none.
+    `next_base` is the base offset of the following segment, None if there is none; `dense` says that no offset may
+    be missing.
     """
+    exact = dense
     chunk = bytearray(1 << 20)
     view = memoryview(chunk)
     start = filled = 0
@@ -236,13 +239,15 @@ def survey(
         good = (
             at + length <= filled
             and valid(view[at : at + length])
-            and head[0] >= expected
+            and (head[0] == expected or (head[0] > expected and not exact))
             and head[6] >= 0
+            and head[2] == 0  # The leader epoch is not under the checksum; the log writes 0.
             and last - segment.base <= MAX_SIZE
             and (next_base is None or last < next_base)
         )
         if good:
             expected = last + 1
+        exact = dense and good
         yield position, head, good
         position += length
 
@@ -344,6 +349,3 @@ def remove_segment_files(segment: Segment) -> None:
     segment.path.unlink(missing_ok=True)
     for suffix in (".index", ".snapshot"):
         segment.path.with_suffix(suffix).unlink(missing_ok=True)
-
-
-__all__ = ["Recovered", "apply", "read_snapshot", "recover", "remove_segment_files", "replay", "sync_folder"]

@@ -120,10 +120,10 @@ class Segment:
         if self.first_timestamp < 0:
             self.first_timestamp = first_timestamp
 
-    def save_index(self, *, sync: bool = False) -> None:
-        """Write the index file, from the index in memory."""
-        assert self.index is not None, "there is an index in memory to save"
-        replace(self.index_path, indexes.dump(self.index, self.facts), point=failpoints.INDEX_WRITTEN, sync=sync)
+    def save_index(self, index: Index) -> None:
+        """Write `index`, which is the segment's, to its file."""
+        replace(self.index_path, indexes.dump(index, self.facts), point=failpoints.INDEX_WRITTEN, sync=False)
+        self.index_saved = True
 
     def load_index(self) -> Index | None:
         """The index from its file; None when it is missing, damaged or not of this log file."""

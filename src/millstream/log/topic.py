@@ -104,6 +104,12 @@ class Topic:
         """Whether only the broker writes it."""
         return self.name in INTERNAL
 
+    def drop_partitions(self, keep: int) -> None:
+        """Forget partitions that were opened but did not become part of the topic."""
+        for partition in self.partitions[keep:]:
+            partition.abandon()
+        del self.partitions[keep:]
+
     def open_partition(self, index: int, *, clean: bool, now: int) -> None:
         """Open, and if need be make, the folder of the next partition."""
         folder = self.folder / str(index)

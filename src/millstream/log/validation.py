@@ -28,8 +28,10 @@ from millstream.protocol.records import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
     MAGIC,
+    MAX_UNCOMPRESSED,
     OVERHEAD,
     ZSTD,
+    Record,
     RecordsError,
     check,
     records,
@@ -109,7 +111,11 @@ def examine(batch: memoryview, head: Head, config: TopicConfig, now: int, intern
             raise InvalidTimestamp("a producer's batch claims log append time, which only the log may set")
     elif head[8] - now > config.timestamp_after_max_ms:
         raise _too_new(head[8], now, config)
-    if config.compact or (config.timestamp_before_max_ms < FOREVER and not config.log_append_time):
+    if (
+        config.compact
+        or (config.timestamp_before_max_ms < FOREVER and not config.log_append_time)
+        or (codec and config.max_decompressed_bytes < MAX_UNCOMPRESSED)
+    ):
         _look_inside(batch, config, now)
 
 
@@ -121,6 +127,11 @@ def _look_inside(batch: memoryview, config: TopicConfig, now: int) -> None:
                 raise InvalidRecord(
                     "a message without a key in a compacted topic: compaction keeps the newest message of each key"
                 )
+            if _size(record) > config.max_decompressed_bytes:
+                raise InvalidRecord(
+                    f"a message of {_size(record)} bytes: max.decompressed.message.bytes allows "
+                    f"{config.max_decompressed_bytes}"
+                )
             if -1 < record.timestamp < oldest:
                 raise InvalidTimestamp(
                     f"timestamp {record.timestamp} is {now - record.timestamp} ms old: "
@@ -130,6 +141,11 @@ def _look_inside(batch: memoryview, config: TopicConfig, now: int) -> None:
                 raise _too_new(record.timestamp, now, config)
     except RecordsError as error:
         raise InvalidRecord(str(error)) from None
+
+
+def _size(record: Record) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _too_new(timestamp: int, now: int, config: TopicConfig) -> InvalidTimestamp:

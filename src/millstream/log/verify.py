@@ -73,7 +73,9 @@ def _damage(segment: Segment, following: int | None, live: bool) -> Iterator[tup
     end = 0
     offset = segment.base
     waiting: tuple[int, int, str] | None = None
-    for position, head, good in survey(file.fd, 0, size, segment, following):
+    loaded = indexes.load(segment.index_path.read_bytes()) if segment.index_path.exists() else None
+    dense = loaded is not None and not loaded[1].gaps
+    for position, head, good in survey(file.fd, 0, size, segment, following, dense=dense):
         end = position + head[1] + OVERHEAD
         if good:
             if waiting is not None:
@@ -86,7 +88,5 @@ def _damage(segment: Segment, following: int | None, live: bool) -> Iterator[tup
         waiting = (end, offset, f"no record batch begins here, {size - end} bytes are left")
     if waiting is not None and not (live and following is None):
         yield waiting
-    if following is not None and segment.index_path.exists():
-        loaded = indexes.load(segment.index_path.read_bytes())
-        if loaded is None or loaded[1].size != size:
-            yield 0, segment.base, f"{segment.index_path.name} is damaged (it will be computed again)"
+    if following is not None and segment.index_path.exists() and (loaded is None or loaded[1].size != size):
+        yield 0, segment.base, f"{segment.index_path.name} is damaged (it will be computed again)"

@@ -187,7 +187,9 @@ def apply(
     if rows.schema.names != names:
         raise MillstreamError(f"{target.full_name}: expected the columns {names}, got {rows.schema.names}.")
     if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        raise ValueError("expected a connection without an open transaction: the batch must be committed here, as a whole")
+        raise ValueError(
+            "expected a connection without an open transaction: the batch must be committed here, as a whole"
+        )
     with connection.transaction():
         known = _checkpoint(connection, app, query)
         if known is not None and str(known[0]) == str(query_id):

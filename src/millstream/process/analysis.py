@@ -55,6 +55,9 @@ _NOT_REALTIME = {
     "HashAggregateExec": "an aggregate",
     "SortAggregateExec": "an aggregate of strings",
 }
+_PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Warning|Exit)\b")
+_OWN_ERROR = re.compile(r"^millstream\.[\w.]*MillstreamError: ")
+_CODES = re.compile(r"^\[[A-Z_.]+\] | *SQLSTATE: \w{5}.*$")
 _BEGINNING = re.compile(r"^(org\.[\w.]+(Exception|Error): |Job aborted[^:]*: )+")
 
 
@@ -100,7 +103,7 @@ def called(where: str, function: Callable[..., DataFrame], *frames: DataFrame) -
 
 def explain(error: BaseException) -> str:
     """Return what went wrong in one line that a user can act on, from what Spark raised."""
-    text = str(error)
+    text = str(error) or type(error).__name__
     if "STREAMING_REAL_TIME_MODE" in text:
         names = re.findall(r"\b[\w.$]+\.(\w+Exec)\b", text)
         what = list(dict.fromkeys(_NOT_REALTIME.get(n, n.removesuffix("Exec")) for n in names))
@@ -109,6 +112,8 @@ def explain(error: BaseException) -> str:
                 f"real-time mode cannot run {', '.join(what)}; it maps, filters and joins small static tables in Spark's"
                 ' own expressions. Rewrite it so, or declare latency="micro-batch".'
             )
+    if "Return Message: Traceback" in text:
+        return _python_error(text)
     if "Query [id" in text and "terminated with exception: " in text:
         text = text.split("terminated with exception: ", 1)[1]
     if "data loss" in text.lower() or "KAFKA_DATA_LOSS" in text:
@@ -119,7 +124,14 @@ def explain(error: BaseException) -> str:
     return _first_line(text)
 
 
+def _python_error(text: str) -> str:
+    """The last error of the Python traceback that Spark wraps when a function called for each batch fails."""
+    lines = text.split("Return Message: Traceback", 1)[1].splitlines()
+    errors = [line for line in lines if _PYTHON_ERROR.match(line)]
+    return _first_line(_OWN_ERROR.sub("", errors[-1])) if errors else _first_line(text)
+
+
 def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    line = _BEGINNING.sub("", lines[0]) if lines else "unknown error"
+    line = _CODES.sub("", _BEGINNING.sub("", lines[0])) if lines else "unknown error"
     return line if len(line) <= 500 else line[:500] + "…"

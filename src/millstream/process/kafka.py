@@ -109,11 +109,8 @@ def messages(frame: DataFrame, key: str | None, origin: str | None = "_origin") 
         F.to_json(body, {"ignoreNullFields": "false", "timestampFormat": JSON_TIME}).cast("binary").alias("value"),
     ]
     if origin and origin in fields:
-        columns.append(
-            F.array(F.struct(F.lit("origin").alias("key"), origin_id(origin).cast("binary").alias("value"))).alias(
-                "headers"
-            )
-        )
+        header = F.struct(F.lit("origin").alias("key"), origin_id(origin).cast("binary").alias("value"))
+        columns.append(F.array(header).alias("headers"))
     return frame.select(*columns)
 
 

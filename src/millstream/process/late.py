@@ -1,9 +1,9 @@
 """Events that came too late: which input rows a batch dropped, exactly, by offset.
 
-Spark says only that a batch dropped something, and counts groups after partial aggregation. So exactly that batch's offset range is
-read once more, decoded, and led through the function up to its first grouping, where Spark compares a row's window with
-the watermark. The watermark that decides in batch N is the one with which batch N-1 ran (Spark's WatermarkPropagator: late events
-are judged by the previous batch's), which the checkpoint's offset log has.
+Spark says only that a batch dropped something, and counts groups after partial aggregation. So exactly that batch's offset
+range is read once more, decoded, and led through the function up to its first grouping, where Spark compares a row's window
+with the watermark. The watermark that decides in batch N is the one with which batch N-1 ran (Spark's WatermarkPropagator:
+late events are judged by the previous batch's), which the checkpoint's offset log has.
 
 What is found is kept, one small file per batch, so that a batch which is run again is not counted twice and a replay can leave
 out exactly what was left out live.
@@ -28,7 +28,8 @@ from millstream.process.query import Query
 from millstream.process.windows import is_window, with_watermark
 from millstream.settings import Kafka
 
-VERSION = 1  # of the files: {"version", "batch", "watermark" (epoch ms), "rows", "offsets": {topic: {partition: [[from, to], …]}}}
+# Of the files: {"version", "batch", "watermark" (epoch ms), "rows", "offsets": {topic: {partition: [[from, to], …]}} or null}
+VERSION = 1
 MAX_RANGES = 100_000  # of offsets kept per batch; beyond, the file has the count alone and says so
 
 Runs = dict[str, dict[str, list[list[int]]]]  # topic -> partition -> [from, to) …

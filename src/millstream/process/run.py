@@ -84,21 +84,20 @@ def run(
     *,
     ready: Callable[[dict[str, object]], None],
     stop: threading.Event,
+    spark: SparkSession | None = None,
 ) -> None:
     """Run the queries until `stop` is set; returns when all have ended.
 
     conninfo: the store of views. ready: called once, when every query has begun, with how many run and why others do not.
+    spark: a session to use, which stays; without one it is started, and ends with the queries.
     Raises MillstreamError when Spark cannot start, or has died.
     """
     del topics, tables  # declared but read by no query: nothing to do for them here
     read = {t.name: t for q in queries for t in q.topics}
     _ensure(app, queries, read, kafka)
-    spark = session(
-        app,
-        settings,
-        slots=local_slots([t.partitions for q in queries if q.realtime for t in q.topics]),
-        progress=_say,
-    )
+    owned = spark is None
+    slots = local_slots([t.partitions for q in queries if q.realtime for t in q.topics])
+    spark = spark or session(app, settings, slots=slots, progress=_say)
     copies = TableCopies(kafka, [t.name for q in queries for t in q.tables])
     with Reporter(kafka, app) as reporter:
         supervisor = _Supervisor(spark, app, kafka, conninfo, settings, copies, reporter, stop)
@@ -108,7 +107,7 @@ def run(
             supervisor.run(ready)
         finally:
             copies.close()
-            supervisor.shut_down()
+            supervisor.shut_down(stop_spark=owned)
 
 
 def _ensure(app: str, queries: Sequence[Query], topics: Mapping[str, Topic], kafka: Kafka) -> None:
@@ -314,11 +313,11 @@ class _Supervisor:
     def _report(self, job: _Job) -> None:
         self._reporter.report("query", job.name, **job.facts.as_dict())
 
-    def shut_down(self) -> None:
-        """End the queries, letting batches that are under way finish when they are quick, and Spark."""
+    def shut_down(self, *, stop_spark: bool) -> None:
+        """End the queries, letting batches that are under way finish when they are quick, and then Spark if it is ours."""
         self._stop.set()
         deadline = time.monotonic() + STOP_S
-        thread = threading.Thread(target=self._end_spark, name="millstream-end", daemon=True)
+        thread = threading.Thread(target=self._end, args=(stop_spark,), name="millstream-end", daemon=True)
         thread.start()
         thread.join(max(0.0, deadline - time.monotonic()))
         for job in self._jobs.values():
@@ -326,7 +325,7 @@ class _Supervisor:
                 job.facts.state = "stopped"
             self._report(job)
 
-    def _end_spark(self) -> None:
+    def _end(self, stop_spark: bool) -> None:
         try:
             running = [j.running for j in self._jobs.values() if j.running is not None]
             batches = [
@@ -341,7 +340,9 @@ class _Supervisor:
             for ender in enders:
                 ender.join(FINISH_S)
             self._side.shutdown(wait=False, cancel_futures=True)
-            self._spark.stop()
+            self._spark.streams.removeListener(self._listener)
+            if stop_spark:
+                self._spark.stop()
         except (Py4JError, OSError) as error:
             _log.debug("while stopping: %s", error)  # Spark was gone before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -62,6 +63,9 @@ def session(
     if connector:
         options["spark.jars"] = ",".join(str(p.absolute()) for p in fetch(settings.cache, progress))
     _environment(java_home(settings.cache), local)
+    # They print the traceback of what is raised anyway, and which we then say in words.
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(app)
     for key, value in {**options, **(more or {})}.items():
         builder = builder.config(key, value)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 import msgspec
@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017
 _DECIMAL = pa.decimal128(38, 18)
+_SCALE = Decimal(1).scaleb(-18)
+_CONTEXT = Context(prec=38)
 _ARROW = {
     "string": pa.string(),
     "long": pa.int64(),
@@ -137,7 +139,8 @@ def convert(value: Any, kind: str, topic: str, column: str) -> Any:
     """Return a JSON value of an envelope as the Python value that Arrow takes for a column's kind.
 
     Times are ISO 8601 with an offset, or microseconds since 1970 as Debezium writes them; dates ISO 8601 or days since 1970;
-    decimals text or numbers; binary base64. Raises MillstreamError that names table and column when it is none of these.
+    decimals text or numbers, rounded to 18 decimals, NaN and the infinities null; binary base64.
+    Raises MillstreamError that names table and column when it is none of these.
     """
     if value is None:
         return None
@@ -148,7 +151,8 @@ def convert(value: Any, kind: str, topic: str, column: str) -> Any:
             case "date":
                 return _EPOCH.date() + timedelta(days=value) if isinstance(value, int) else date.fromisoformat(value)
             case "decimal":
-                return Decimal(str(value)).quantize(Decimal(1).scaleb(-_DECIMAL.scale), ROUND_HALF_EVEN)
+                number = Decimal(str(value))
+                return number.quantize(_SCALE, ROUND_HALF_EVEN, _CONTEXT) if number.is_finite() else None
             case "binary":
                 return base64.b64decode(value, validate=True)
             case "json":

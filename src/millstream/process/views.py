@@ -77,7 +77,7 @@ class ViewTable:
         """Make the table, or bring it up to `rows`. Raises MillstreamError when the store does not let us."""
         self._context = context
         self._query = query
-        self._target = Target.of(context.app, query.to, to_arrow_schema(rows), key)
+        self._target = Target.of(context.app, query.to, to_arrow_schema(rows, timezone="UTC"), key)
         self._connection: Connection | None = None
         ensure(self._connected(), self._target)
 

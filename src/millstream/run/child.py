@@ -1,6 +1,7 @@
 """A part of an application as a child process: `python -m millstream.run.child KIND APPFILE [options]`.
 
-KIND is postgres, capture, spark, deliver or serve. The addresses come in environment variables (Settings.environment).
+KIND is postgres, capture, spark or deliver; the console, which stands on this room, is `python -m millstream.serve` in the same
+frame (`work`). The addresses come in environment variables (Settings.environment).
 On stdout it prints one line, `ready {json}`, or `failed {"error": …}` when the user must mend something; everything else that
 is printed goes to stderr, where the log goes too. It ends with exit code 0 on SIGTERM, SIGINT, or the end of stdin.
 """
@@ -29,73 +30,65 @@ Ready = Callable[[dict[str, object]], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one part until it is asked to end; return the exit code."""
+    """Run the part that the arguments name until it is asked to end; return the exit code."""
     options = _parser().parse_args(arguments)
-    return as_child(options.kind, lambda settings, ready, stop: _run(options, settings, ready, stop))
+    return work(lambda ready, stop: _run(options, Settings.load(), ready, stop))
 
 
-def as_child(kind: str, body: Callable[[Settings, Ready, threading.Event], None], *, ends: bool = False) -> int:
-    """Run `body` as a child of the supervisor, as the top of this file says, and return the exit code.
+def work(part: Callable[[Ready, threading.Event], None], *, ends: bool = False) -> int:
+    """Run a part in the frame that all children share (see above) and return the exit code.
 
-    ends: it may end without being asked to, when its work is done.
+    part: is given what to call when it is ready, and the event on which it must return.
+    ends: it may return before that, its work done (see Process.ends).
     """
     say = _own_stdout()
     _log_to_stderr()
     stop = threading.Event()
     _watch(stop)
-
-    def ready(facts: dict[str, object]) -> None:
-        say("ready", facts)
-
     try:
-        body(Settings.load(), ready, stop)
+        part(lambda facts: say("ready", facts), stop)
     except MillstreamError as error:
         if not stop.is_set():
             _log.error("%s", error)
             say("failed", {"error": redact(str(error))})
             return HOPELESS
     except Exception:
-        if stop.is_set():
-            _log.warning("failed while ending", exc_info=True)
-        else:
-            _log.exception("%s failed", kind)
+        if not stop.is_set():
+            _log.exception("failed")
             return 1
+        _log.warning("failed while ending", exc_info=True)
     if not stop.is_set() and not ends:
-        _log.error("%s ended without being asked to", kind)
+        _log.error("ended without being asked to")
         return 1
     return 0
 
 
 def _run(options: argparse.Namespace, settings: Settings, ready: Ready, stop: threading.Event) -> None:
     """Call the room. Each is imported only in the process that runs it."""
-    if options.kind == "postgres":
-        from millstream.run.parts import run_postgres
+    from millstream.run import parts
 
-        run_postgres(settings, options.database, ready, stop)
+    if options.kind == "postgres":
+        parts.run_postgres(settings, options.database, ready, stop)
         return
     from millstream.app import load
-    from millstream.run import parts
 
     app = load(options.file)
     if options.kind == "capture":
         parts.run_capture(app, settings, options.source, ready, stop)
     elif options.kind == "spark":
         parts.run_spark(app, settings, ready, stop)
-    elif options.kind == "deliver":
+    else:
         parts.run_deliver(app, settings, ready, stop)
-    elif options.kind == "serve":
-        parts.run_serve(app, settings, options.listen, ready, stop)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millstream.run.child", description="A part of an application. Started by `run`."
     )
-    parser.add_argument("kind", choices=("postgres", "capture", "spark", "deliver", "serve"))
+    parser.add_argument("kind", choices=("postgres", "capture", "spark", "deliver"))
     parser.add_argument("file", help="the application: a file, a module, or either with :variable")
     parser.add_argument("--database", action="append", default=[], help="postgres: a database that must exist")
     parser.add_argument("--source", default="", help="capture: the name of the source database")
-    parser.add_argument("--listen", default="127.0.0.1:0", help="serve: where to listen")
     return parser
 
 

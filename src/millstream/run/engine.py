@@ -244,8 +244,10 @@ class Engine:
 
     def _is_due(self, entry: _Entry, now: float) -> bool:
         again = entry.state == "restarting" and entry.deadline is not None and now >= entry.deadline
-        needs = self._arrangement.needs[entry.name]
-        return (again or entry.state == "waiting") and all(self._entries[n].satisfied for n in needs)
+        return (again or entry.state == "waiting") and self._needs_are_there(entry)
+
+    def _needs_are_there(self, entry: _Entry) -> bool:
+        return all(self._entries[n].satisfied for n in self._arrangement.needs[entry.name])
 
     def _begin(self, entry: _Entry, now: float) -> None:
         if entry.log is None:
@@ -434,12 +436,14 @@ class Engine:
         """Seconds until the next thing that nobody will wake us for; None for never."""
         moments = []
         for entry in self._entries.values():
-            if entry.life and (entry.ended_in is not None or entry.life.pidfd < 0):
+            if entry.life and (entry.ended_in is not None or entry.killed or entry.life.pidfd < 0):
                 moments.append(now + _POLL)
-            if entry.deadline is not None and (entry.life or entry.thread or entry.state == "restarting"):
-                if entry.state == "restarting" and now >= entry.deadline:
-                    continue  # it waits for what it needs, whose change will wake us
-                moments.append(entry.deadline if not entry.killed else now + _POLL)
+            elif entry.deadline is None:
+                continue
+            elif entry.life or entry.thread:
+                moments.append(entry.deadline)
+            elif entry.state == "restarting" and self._needs_are_there(entry):
+                moments.append(entry.deadline)  # else what it needs will wake us when it is ready
         return max(0.0, min(moments) - now) if moments else None
 
     def _post(self, request: Callable[[], None]) -> None:

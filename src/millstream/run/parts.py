@@ -65,13 +65,6 @@ def run_deliver(app: App, settings: Settings, ready: Ready, stop: threading.Even
     run(app.name, alerts, _kafka(settings), ready=ready, stop=stop)
 
 
-def run_serve(app: App, settings: Settings, listen: str, ready: Ready, stop: threading.Event) -> None:
-    """The console."""
-    from millstream import serve
-
-    serve.run(app.describe(), _kafka(settings), settings.postgres, listen=listen, ready=ready, stop=stop)
-
-
 def _kafka(settings: Settings) -> Kafka:
     if settings.kafka is None:
         raise MillstreamError(

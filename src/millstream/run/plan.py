@@ -157,7 +157,8 @@ def _processes(
     if alerts(app):
         found.append(Process("deliver", _child("deliver", file), needs=logged))
     console = listen.get("console", LOOPBACK)
-    found.append(Process("serve", _child("serve", file, "--listen", console), needs=logged | stored))
+    page = (sys.executable, "-m", "millstream.serve", file, "--listen", console)
+    found.append(Process("serve", page, needs=logged | stored))
     return tuple(found)
 
 

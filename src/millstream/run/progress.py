@@ -31,6 +31,8 @@ class Progress:
         self._lock = threading.Lock()
         self._since: dict[str, float] = {}  # when each part's state began
         self._told: dict[str, float] = {}  # when there was last a line about it
+        self._said = ""
+        self._notes: dict[str, str] = {}
         self._spinner = Spinner("dots")
         self._statuses: dict[str, Status] = {}
         self._live: Live | None = None
@@ -54,8 +56,22 @@ class Progress:
             live.stop()
 
     def say(self, text: str) -> None:
-        """Show a remark."""
-        self._console.print(escape(text), highlight=False, soft_wrap=True)
+        """Show a remark, unless it is the one before again."""
+        with self._lock:
+            again, self._said = text == self._said, text
+        if not again:
+            self._console.print(escape(text), highlight=False, soft_wrap=True)
+
+    def note(self, name: str, text: str) -> None:
+        """Show how far something is; each text replaces the one before, and "" ends it."""
+        now = time.monotonic()
+        with self._lock:
+            self._notes[name] = text
+            told = self._moving or not text or now - self._told.get(name, 0.0) < NEWS_EVERY
+            if not told:
+                self._told[name] = now
+        if not told:
+            self._console.print(f"[dim]·[/] {name:<14} {escape(text)}", highlight=False, soft_wrap=True)
 
     def show(self, status: Status) -> None:
         """Show a change. Called on the supervisor's thread."""
@@ -91,6 +107,9 @@ class Progress:
                     table.add_row(
                         self._spinner, f"{name:<14} {escape(status.text or status.state)} [dim]{seconds:.0f} s[/]"
                     )
+            for name, text in self._notes.items():
+                if text:
+                    table.add_row(self._spinner, f"{name:<14} {escape(text)}")
         return table
 
 

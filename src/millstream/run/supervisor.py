@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -29,6 +30,9 @@ from millstream.run.takeover import take_over
 from millstream.settings import Kafka, MillstreamError, Settings
 
 _FLUSH = 2.0  # seconds for the last status messages at the end, when the log is not ours and so still there
+# A signal so soon after the first is its echo (`timeout` and service managers signal a process and its group), not a user who
+# loses patience.
+_SECOND_THOUGHT = 0.5
 
 
 class Supervisor:
@@ -143,13 +147,16 @@ class Supervisor:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """While inside: SIGINT (Ctrl-C), SIGTERM and SIGHUP end everything in order, a second SIGINT or SIGTERM at once.
+        """While inside: SIGINT (Ctrl-C), SIGTERM and SIGHUP end everything in order, a later SIGINT or SIGTERM at once.
 
         Only in the main thread, around `with supervisor:`.
         """
+        first: list[float] = []
 
         def handle(number: int, _: FrameType | None) -> None:
-            self.ask_to_stop(hurry=self._stop_asked > 0 and number != signal.SIGHUP)
+            first.append(time.monotonic())
+            again = first[-1] - first[0] > _SECOND_THOUGHT
+            self.ask_to_stop(hurry=again and number != signal.SIGHUP)
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.signal(number, handle) for number in numbers}

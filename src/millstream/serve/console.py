@@ -28,7 +28,7 @@ from millstream.settings import Kafka
 
 DEAD_QUERY = "dead_letters"
 MAX_TOPICS = 300  # topics and groups that the page lists; `millstream topics` lists them all
-_JOIN_S = 3.0  # how long a thread that waits for a silent server holds up the end; all are daemons
+_JOIN_S = 2.0  # how long threads that wait for silent servers may hold up the end; all are daemons
 
 Facts = Mapping[tuple[str, str], Mapping[str, Any]]
 
@@ -77,15 +77,19 @@ class Console:
     def close(self) -> None:
         """End the readers; `stop` must be set."""
         self.activity.wake()
-        self._follower.close()
-        for thread in self._threads:
-            thread.join(_JOIN_S)
+        # Closing the follower waits for its thread, which may be waiting for a log that is silent.
+        closing = threading.Thread(target=self._follower.close, name="console-status", daemon=True)
+        closing.start()
+        deadline = time.monotonic() + _JOIN_S
+        for thread in (*self._threads, closing):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def fresh_since(self, moment: float) -> bool:
         """Whether log and views have been read since a moment (epoch seconds), or do not answer."""
         return all(
             c.error is not None or (c.since is not None and c.since >= moment)
             for c in (self._positions.connection, self._views.connection)
+            if c is not None
         )
 
     def state(self) -> State:
@@ -130,7 +134,8 @@ def assemble(
         captures=part_states(facts, "capture"),
         replays=part_states(facts, "replay"),
         deliveries=part_states(facts, "deliver"),
-        processes=part_states(facts, "process"),
+        # Steps that are done ("jars", "topics") stand behind what runs.
+        processes=sorted(part_states(facts, "process"), key=lambda p: p.state == "done"),
         views=list(views.values()),
         alerts=alerts.alerts(),
         dead_letters=dead,

@@ -72,7 +72,9 @@ def graph(description: Mapping[str, Any], state: State) -> Graph:
     for described in description["topics"]:
         topic(described["name"], "topic", LOG)
     for replay in state.replays:
-        colour = {"running": "on", "failed": "bad"}.get(replay.state, "idle")
+        colour = {"running": "on", "changing a plane": "on", "failed": "bad", "loading": "busy"}.get(
+            replay.state, "idle"
+        )
         nodes[f"source:{replay.name}"] = Node(
             f"source:{replay.name}", "producer", replay.name, f"replay · {replay.state}", colour, SOURCE
         )
@@ -120,7 +122,7 @@ def tone(state: str, quiet: bool = False) -> str:
         return "warn"
     if state in ("starting", "snapshot", "snapshotting", "loading", "resuming", "stopping"):
         return "busy"
-    return "on" if state in ("running", "ready", "streaming", "following") and not quiet else "idle"
+    return "on" if state in ("running", "ready", "streaming", "following", "changing a plane") and not quiet else "idle"
 
 
 def _capture(state: str) -> tuple[str, str]:

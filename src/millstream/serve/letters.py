@@ -24,7 +24,8 @@ from millstream.settings import Kafka
 KEPT = 50  # newest messages per topic that the page shows
 BEHIND = 2_000  # a reader of alerts that is further behind jumps to the newest: the page shows no others
 MAX_DISTINCT = 100_000  # origins of dead letters that are told apart; more are "at least so many"
-MAX_VALUE = 8_192  # bytes of a message that are looked at; alerts are small, and a page cannot show more
+MAX_VALUE = 8_192  # characters of a text that are kept; a page cannot show more
+MAX_OBJECT = 65_536  # bytes of an alert that is shown by its fields; a larger one is shown as the beginning of its text
 _BATCH = 500
 _POLL_S = 0.5
 _QUEUED_KB = 1_024
@@ -53,7 +54,7 @@ class Letters:
         self._positions = positions
         self._activity = activity
         self._on_news = on_news
-        self._kept: dict[str, deque[tuple[float, int, int, Message]]] = {
+        self._kept: dict[str, deque[tuple[float, int, int, Message | Letter]]] = {
             name: deque(maxlen=KEPT) for name in (*alerts, dead)
         }
         self._origins: set[bytes] = set()
@@ -87,7 +88,7 @@ class Letters:
         """Return the newest alerts, newest first."""
         kept = [list(entries) for name, entries in self._kept.items() if name != self._dead]
         newest = sorted(itertools.chain.from_iterable(kept), key=lambda e: e[:3], reverse=True)[:KEPT]
-        return [alert(message) for *_, message in newest]
+        return [kept if isinstance(kept, Letter) else alert(kept) for *_, kept in newest]
 
     def dead_letters(self) -> DeadLetters:
         """Return the newest dead letters, newest first, and how many distinct ones there are."""
@@ -96,7 +97,7 @@ class Letters:
             self._dead,
             len(self._origins),
             len(self._origins) >= MAX_DISTINCT,
-            [dead_letter(message) for *_, message in newest],
+            [kept if isinstance(kept, Letter) else dead_letter(kept) for *_, kept in newest],
         )
 
     def _step(self, consumer: Consumer) -> None:
@@ -156,7 +157,10 @@ class Letters:
                 return False
             if len(self._origins) < MAX_DISTINCT:
                 self._origins.add(key if isinstance(key, bytes) else str(key).encode())
-        self._kept[topic].append((message.timestamp()[1] / 1000, partition, offset, message))
+        # Small messages are kept as they came: most are pushed out before anybody looks. Large ones would fill the memory.
+        large = len(message.value() or b"") > MAX_OBJECT
+        kept = message if not large else dead_letter(message) if topic == self._dead else alert(message)
+        self._kept[topic].append((message.timestamp()[1] / 1000, partition, offset, kept))
         return True
 
 
@@ -171,9 +175,9 @@ def alert(message: Message) -> Letter:
 
 def dead_letter(message: Message) -> Letter:
     """Return a dead letter for the page: why, from where, and what it was."""
-    letter = _letter(message)
-    facts = letter.value if isinstance(letter.value, dict) else {}
-    letter.reason = str(facts.get("reason", "unknown"))
+    letter, raw = _letter(message), message.value()
+    facts = _object(raw if isinstance(raw, bytes) else None) or {}
+    letter.reason = str(facts.get("reason", "unknown"))[:MAX_VALUE]
     letter.origin = letter.key
     letter.value = _original(facts)
     if isinstance(facts.get("at"), str):
@@ -198,11 +202,15 @@ def _letter(message: Message) -> Letter:
 def _value(raw: bytes | None) -> dict[str, Any] | str | None:
     if raw is None:
         return None
+    found = _object(raw) if len(raw) <= MAX_OBJECT else None
+    return raw[:MAX_VALUE].decode(errors="replace") if found is None else found
+
+
+def _object(raw: bytes | None) -> dict[str, Any] | None:
     try:
-        value = msgspec.json.decode(raw)
+        return msgspec.json.decode(raw or b"", type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return raw[:MAX_VALUE].decode(errors="replace")
-    return value if isinstance(value, dict) else str(value)[:MAX_VALUE]
+        return None
 
 
 def _original(facts: Mapping[str, Any]) -> str | None:

@@ -30,7 +30,7 @@ from millstream.web.server import bind, port_of, serve, url_of
 
 EVERY_S = 1.0  # between renderings of the page while somebody looks
 NEWS_S = 0.25  # the soonest after which an alert causes another rendering
-FRESH_S = 2.0  # how long a request waits for a reading, when nobody looked before it
+FRESH_S = 1.0  # how long a request waits for a reading, when nobody looked before it
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".woff2": "font/woff2", ".svg": "image/svg+xml"}
 _FOREVER = "public, max-age=31536000, immutable"

@@ -159,12 +159,12 @@ class Totals(Struct):
 
 
 class State(Struct):
-    """Everything that the page shows. at: epoch seconds."""
+    """Everything that the page shows. at: epoch seconds; postgres: None for an application without views."""
 
     app: str
     at: float
     kafka: Connection
-    postgres: Connection
+    postgres: Connection | None
     totals: Totals
     topics: list[TopicState]
     groups: list[GroupState]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import psycopg
 from psycopg import sql
 
@@ -24,6 +25,8 @@ MAX_SHOWN = 60  # rows of the table on the page and in the JSON
 MAX_COUNTED = 10_000  # a larger view is "10,000+ rows": counting it each second would cost its owner
 MAX_CELL = 200  # characters of a value
 SHARE = 20  # a reading that took t is followed by none for SHARE * t: at most a twentieth of the time is spent in the database
+UNMARKED_S = 3.0  # between readings of a view that has no checkpoint: nothing says cheaply whether it has changed
+FAILED_S = 5.0  # and of one that could not be read
 SILENT_S = 3.0
 STATEMENT_S = 3.0
 CONNECT_S = 3
@@ -61,8 +64,10 @@ class Views:
         self._not_before: dict[str, float] = {}
 
     @property
-    def connection(self) -> Answering:
-        """Whether the database answers."""
+    def connection(self) -> Answering | None:
+        """Whether the database answers; None when there is no view and so nothing to ask it."""
+        if not self._keys:
+            return None
         began, error = self._began, self.error
         if error is None and began is not None and time.monotonic() - began > SILENT_S:
             error = f"It has been silent for {time.monotonic() - began:.0f} s."
@@ -71,7 +76,7 @@ class Views:
     def run(self) -> None:
         """Read until the end; once at the start, then while somebody looks."""
         try:
-            while True:
+            while self._keys:
                 self._began = time.monotonic()
                 try:
                     self._read()
@@ -103,10 +108,16 @@ class Views:
             mark = marks.get(self._queries[name])
             if self._not_before.get(name, 0.0) > now or (mark is not None and self._seen.get(name) == mark):
                 continue
-            self._read_view(self._connection, name)
+            try:
+                self._read_view(self._connection, name)
+            except psycopg.Error as error:
+                if self._connection.broken:
+                    raise
+                self._fail(name, error)
+                continue
             took = time.monotonic() - now
-            # Without a checkpoint there is no cheap sign of change: look now and then.
-            self._not_before[name] = time.monotonic() + max(took * SHARE, 0.0 if mark else 3.0)
+            rest = max(took * SHARE, 0.0 if mark else UNMARKED_S)
+            self._not_before[name] = time.monotonic() + rest
 
     def _read_view(self, connection: Connection, name: str) -> None:
         """Read one view together with the checkpoint that its rows belong to, from one snapshot."""
@@ -118,6 +129,16 @@ class Views:
             state.batch, state.at = mark[1], mark[2].timestamp() if mark[2] is not None else None
         self._seen[name] = mark
         self.states = {**self.states, name: state}
+
+    def _fail(self, name: str, error: Exception) -> None:
+        """Say that one view cannot be read (it is being changed, or it is too slow), keeping its last rows."""
+        said = redact(" ".join(str(error).split()))
+        known = self.states[name]
+        if known.error != said:
+            _log.warning("the view %s cannot be read, trying again: %s", name, said)
+        self.states = {**self.states, name: msgspec.structs.replace(known, error=said)}
+        self._seen.pop(name, None)
+        self._not_before[name] = time.monotonic() + FAILED_S
 
     def _lost(self, error: Exception) -> None:
         if self.error is None:
@@ -157,7 +178,7 @@ def _view(connection: Connection, app: str, name: str, key: Sequence[str]) -> Vi
     total = len(rows)
     if total == MAX_ROWS:
         counted = connection.execute(
-            sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {} LIMIT {}) AS some").format(
+            sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {} LIMIT {}) AS counted").format(
                 table, sql.Literal(MAX_COUNTED + 1)
             )
         ).fetchone()

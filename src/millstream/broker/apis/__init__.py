@@ -5,13 +5,13 @@ future of it, or None when the client expects no answer. What it keeps of the re
 of the request's bytes (only ``records`` fields are).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 from millstream.protocol import errors
 from millstream.protocol.messages import APIS as KAFKA
-from millstream.protocol.wire import Message
+from millstream.protocol.wire import Decoder, Message
 
 Handler = Callable[[Any, Any, Any, int], Any]
 
@@ -19,7 +19,7 @@ Handler = Callable[[Any, Any, Any, int], Any]
 class Served:
     """One API: its key, name, module, and the versions that are answered."""
 
-    __slots__ = ("_loaded", "first", "flexible", "key", "last", "module", "name")
+    __slots__ = ("decoders", "first", "flexible", "handler", "key", "last", "module", "name", "request")
 
     def __init__(self, key: int, last: int | None = None) -> None:
         known = KAFKA[key]
@@ -29,13 +29,17 @@ class Served:
         self.first = known.first
         self.last = known.last if last is None else last
         self.flexible = known.flexible
-        self._loaded: tuple[Handler, type[Message]] | None = None
+        self.handler: Handler | None = None
+        self.request: type[Message] = Message
+        self.decoders: Mapping[int, Decoder] = {}
 
-    def loaded(self) -> tuple[Handler, type[Message]]:
-        """The handler and the class of requests."""
-        if self._loaded is None:
-            self._loaded = (import_module(f"{__name__}.{self.module}").handle, KAFKA[self.key].request())
-        return self._loaded
+    def load(self) -> Handler:
+        """Load the module that handles it and the one of its messages; returns the handler."""
+        self.request = KAFKA[self.key].request()
+        self.decoders = self.request.DECODERS
+        handler: Handler = import_module(f"{__name__}.{self.module}").handle
+        self.handler = handler
+        return handler
 
     def unsupported(self) -> Message:
         """KIP-511: the answer, in version 0, to an ApiVersions request of a version that is not served."""
@@ -69,16 +73,29 @@ _SERVED = [
     Served(26),  # EndTxn
     Served(27),  # WriteTxnMarkers
     Served(28),  # TxnOffsetCommit
+    Served(29),  # DescribeAcls
+    Served(30),  # CreateAcls
+    Served(31),  # DeleteAcls
     Served(32),  # DescribeConfigs
     Served(33),  # AlterConfigs
+    Served(34),  # AlterReplicaLogDirs
+    Served(35),  # DescribeLogDirs
     Served(37),  # CreatePartitions
     Served(42),  # DeleteGroups
+    Served(43),  # ElectLeaders
     Served(44),  # IncrementalAlterConfigs
+    Served(45),  # AlterPartitionReassignments
+    Served(46),  # ListPartitionReassignments
     Served(47),  # OffsetDelete
+    Served(48),  # DescribeClientQuotas
+    Served(55),  # DescribeQuorum
     Served(60),  # DescribeCluster
     Served(61),  # DescribeProducers
     Served(65),  # DescribeTransactions
     Served(66),  # ListTransactions
+    Served(68),  # ConsumerGroupHeartbeat
+    Served(69),  # ConsumerGroupDescribe
+    Served(74),  # ListConfigResources
     Served(75),  # DescribeTopicPartitions
 ]
 APIS = {served.key: served for served in _SERVED}

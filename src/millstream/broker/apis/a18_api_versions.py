@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 # What a feature's level means is Kafka's: https://kafka.apache.org/documentation/#upgrade
-FEATURES: dict[str, tuple[int, int]] = {"transaction.version": (0, 2)}
+FEATURES: dict[str, tuple[int, int]] = {"group.version": (0, 1), "transaction.version": (0, 2)}
 
 
 def handle(

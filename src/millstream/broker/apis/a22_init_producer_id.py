@@ -1,6 +1,6 @@
 """InitProducerId (key 22), versions 0-5: a producer id and epoch, for idempotent and transactional producers.
 
-Without a transactional id: a new id (ids are durable and never repeat), or the next epoch of the one given (KIP-360).
+Without a transactional id: always a new id, epoch 0 (ids are durable and never repeat).
 With one: the coordinator fences earlier producers of it and ends their transaction first.
 Gaps: version 6 (two-phase commit, KIP-939).
 """
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
 
-MAX_EPOCH = 0x7FFF - 1
-
 
 def handle(
     broker: "Broker", connection: "Connection", request: InitProducerIdRequest, version: int
@@ -23,7 +21,4 @@ def handle(
     """An id and an epoch."""
     if request.transactional_id is not None:
         return broker.transactions.init(request, version)
-    if request.producer_id >= 0 and 0 <= request.producer_epoch < MAX_EPOCH:
-        # The log accepts a higher epoch of a known id with sequence 0 and fences the lower one.
-        return InitProducerIdResponse(0, 0, request.producer_id, request.producer_epoch + 1)
     return InitProducerIdResponse(0, 0, broker.log.next_producer_id(), 0)

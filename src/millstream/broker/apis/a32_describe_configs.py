@@ -91,7 +91,10 @@ def _broker_settings(broker: "Broker") -> list[DescribeConfigsResourceResult]:
     rows = [(name, broker.settings.values[name], known.kind) for name, known in KNOWN.items()]
     for name, setting in [(s.synonym or "", s) for s in SETTINGS.values() if s.synonym] + list(ENGINE.items()):
         rows.append((name, broker.settings.log_defaults.get(name, setting.default), setting.kind))
-    given = broker.settings.given
+    given = {**broker.settings.given, "listeners": "", "advertised.listeners": "", "log.dirs": ""}
+    address = f"PLAINTEXT://{broker.host}:{broker.port}"
+    rows += [("listeners", address, "list"), ("advertised.listeners", address, "list")]
+    rows.append(("log.dirs", str(broker.log.folder.absolute()), "list"))
     return [
         DescribeConfigsResourceResult(
             name, value, True, STATIC_BROKER_CONFIG if name in given else DEFAULT_CONFIG, False, [], TYPES[kind], None

@@ -59,4 +59,4 @@ def _grow(broker: "Broker", wanted: CreatePartitionsTopic, validate_only: bool) 
             f"The only broker is {broker.node_id}: each new partition can only be there.",
         )
     if not validate_only:
-        broker.log.add_partitions(topic.name, wanted.count)
+        broker.add_partitions(topic, wanted.count)

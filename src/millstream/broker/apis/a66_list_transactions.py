@@ -1,8 +1,8 @@
 """ListTransactions (key 66), versions 0-2: transactional ids by state, producer, age (1) and pattern (2)."""
 
-import re
 from typing import TYPE_CHECKING
 
+from millstream.broker.patterns import PatternError, compile_pattern
 from millstream.broker.transactions.transaction import State
 from millstream.protocol import errors
 from millstream.protocol.messages.list_transactions import (
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
 
-# A pattern is matched against every id on the event loop: a long one could be made to take long.
-MAX_PATTERN = 256
-
 
 def handle(
     broker: "Broker", connection: "Connection", request: ListTransactionsRequest, version: int
@@ -29,10 +26,8 @@ def handle(
     pattern = None
     if request.transactional_id_pattern:
         try:
-            if len(request.transactional_id_pattern) > MAX_PATTERN:
-                raise re.error("too long")
-            pattern = re.compile(request.transactional_id_pattern)
-        except re.error:
+            pattern = compile_pattern(request.transactional_id_pattern)
+        except PatternError:
             return ListTransactionsResponse(0, errors.INVALID_REGULAR_EXPRESSION)
     now = broker.now_ms()
     listed = []

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from millstream.broker.limits import MAX_PENDING_MEMBERS
 from millstream.protocol import errors
 
 Token = object
@@ -298,7 +299,7 @@ class ClassicGroup:
         return not others or any(all(any(n == name for n, _ in m.protocols) for m in others) for name in names)
 
     def _full(self) -> bool:
-        return len(self.members) + len(self.pending) >= self.max_size
+        return len(self.members) + len(self.pending) >= self.max_size or len(self.pending) >= MAX_PENDING_MEMBERS
 
     def _join_new(self, request: Join, token: Token, now: float) -> list[Effect]:
         member_id = self._new_id(request.instance_id or request.client_id)

@@ -8,10 +8,13 @@ import logging
 import uuid
 from typing import TYPE_CHECKING
 
-from millstream.broker.groups import records
+from millstream.broker import limits
+from millstream.broker.groups import consumer_records, records
 from millstream.broker.groups.classic import ClassicGroup, Effect, Joined, State, Store, Synced
+from millstream.broker.groups.consumer import JOIN_EPOCH, LEAVE_EPOCH, Changes, ConsumerGroup, Heartbeat, Outcome
 from millstream.broker.groups.offsets import Committed, Offsets, Where
 from millstream.broker.internal_topics import InternalTopic, Write
+from millstream.broker.patterns import PatternError, compile_pattern
 from millstream.broker.topics import OFFSETS_TOPIC
 from millstream.log import LogError
 from millstream.protocol import errors
@@ -37,6 +40,9 @@ class GroupCoordinator:
             broker.settings.integer("offsets.topic.segment.bytes"),
         )
         self.groups: dict[str, ClassicGroup] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self._topics: tuple[int, dict[str, tuple[bytes, int]]] = (-1, {})
+        self._matches: dict[str, frozenset[str]] = {}
         self.offsets: dict[str, Offsets] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._cleanup: asyncio.TimerHandle | None = None
@@ -75,12 +81,19 @@ class GroupCoordinator:
                     self.groups.pop(group_id, None)
                 else:
                     self.groups[group_id] = group
+                    self.consumers.pop(group_id, None)
+            elif record.type in consumer_records.TYPES:
+                group_id = consumer_records.read(record, self.consumers, self._make_consumer)
+                if group_id in self.consumers:
+                    self.groups.pop(group_id, None)
         self.offsets = {g: o for g, o in self.offsets.items() if o.committed or o.pending}
-        for group_id in self.groups:
+        for consumer in self.consumers.values():
+            consumer.restore(now)
+        for group_id in [*self.groups, *self.consumers]:
             self._schedule(group_id)
         self._cleanup_later()
-        if self.groups or self.offsets:
-            logger.info("%d groups, %d with offsets", len(self.groups), len(self.offsets))
+        if self.groups or self.consumers or self.offsets:
+            logger.info("%d groups, %d with offsets", len(self.groups) + len(self.consumers), len(self.offsets))
 
     def close(self) -> None:
         """End the timers."""
@@ -101,9 +114,15 @@ class GroupCoordinator:
         )
 
     def classic(self, group_id: str, create: bool = False) -> ClassicGroup | None:
-        """The classic group of an id."""
+        """The classic group of an id; an empty group of the new protocol becomes one when asked to."""
         group = self.groups.get(group_id)
         if group is None and create:
+            other = self.consumers.get(group_id)
+            if other is not None and (other.members or self._write(group_id, consumer_records.removal(other))):
+                return None
+            self.consumers.pop(group_id, None)
+            if self._full():
+                return None
             group = self.groups[group_id] = self._make(group_id)
             group.since = self._broker.loop.time()
         return group
@@ -141,13 +160,19 @@ class GroupCoordinator:
         timer = self._timers.pop(group_id, None)
         if timer is not None:
             timer.cancel()
-        group = self.groups.get(group_id)
+        group = self.groups.get(group_id) or self.consumers.get(group_id)
         deadline = group.next_deadline() if group is not None else None
         if deadline is not None:
             self._timers[group_id] = self._broker.loop.call_at(deadline, self._tick, group_id)
 
     def _tick(self, group_id: str) -> None:
         self._timers.pop(group_id, None)
+        consumer = self.consumers.get(group_id)
+        if consumer is not None:
+            for member_id in consumer.tick(self._broker.loop.time() + 0.001):
+                logger.info("group %s: member %s is gone (session or rebalance timeout)", group_id, member_id)
+            self._store_consumer(consumer)
+            self._schedule(group_id)
         group = self.groups.get(group_id)
         if group is not None:
             # A timer may fire a little early; the machine compares times exactly.
@@ -156,6 +181,72 @@ class GroupCoordinator:
             for member_id in before - set(group.members):
                 logger.info("group %s: member %s is gone (session or rebalance timeout)", group_id, member_id)
             self.run(group, effects)
+
+    # ---- groups of the new protocol
+
+    def _make_consumer(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(
+            group_id,
+            self._existing,
+            self._matching,
+            session_seconds=self._settings.seconds("group.consumer.session.timeout.ms"),
+            max_size=self._settings.integer("group.consumer.max.size"),
+        )
+
+    def _existing(self) -> dict[str, tuple[bytes, int]]:
+        """The topics that exist, with ids and partitions; made again only when one came, went or grew."""
+        version = self._broker.topics_version
+        if self._topics[0] != version:
+            topics = self._broker.log.topics
+            self._topics = (version, {n: (t.id.bytes, len(t.partitions)) for n, t in topics.items() if not t.internal})
+            self._matches.clear()
+        return self._topics[1]
+
+    def _matching(self, regex: str) -> frozenset[str]:
+        """The topics that a regular expression matches."""
+        existing = self._existing()
+        found = self._matches.get(regex)
+        if found is None:
+            try:
+                pattern = compile_pattern(regex)
+            except PatternError:  # stored by an earlier version that took it
+                return frozenset()
+            found = self._matches[regex] = frozenset(name for name in existing if pattern.fullmatch(name))
+        return found
+
+    def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> Outcome:
+        """ConsumerGroupHeartbeat; an empty classic group becomes one of the new protocol."""
+        group = self.consumers.get(group_id)
+        if group is None:
+            classic = self.groups.get(group_id)
+            if classic is not None and classic.state not in (State.EMPTY, State.DEAD):
+                text = f"Group {group_id} has members of the classic protocol."
+                return Outcome(errors.GROUP_ID_NOT_FOUND, text)
+            if beat.epoch != JOIN_EPOCH:
+                return Outcome(errors.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+            if classic is not None:
+                if self._write(group_id, [records.group_removal(group_id)]):
+                    return Outcome(errors.COORDINATOR_NOT_AVAILABLE)
+                del self.groups[group_id]
+            if self._full():
+                return Outcome(errors.GROUP_MAX_SIZE_REACHED, f"There are {limits.MAX_GROUPS} groups already.")
+            group = self.consumers[group_id] = self._make_consumer(group_id)
+        outcome = group.heartbeat(beat, self._broker.loop.time())
+        if not self._store_consumer(group):
+            return Outcome(errors.COORDINATOR_NOT_AVAILABLE)
+        if group_id not in self._timers:
+            self._schedule(group_id)
+        return outcome
+
+    def _store_consumer(self, group: ConsumerGroup) -> bool:
+        """Store what has changed; what could not be stored is tried again with the next change."""
+        if not group.changes:
+            return True
+        now = self._broker.now_ms()
+        if self._write(group.id, consumer_records.writes(group, now)):
+            return False
+        group.changes = Changes()
+        return True
 
     def heard(self, group: ClassicGroup) -> None:
         """A member gave a sign of life: only an already running timer is needed, it looks again when it fires."""
@@ -167,40 +258,60 @@ class GroupCoordinator:
         if not group_id:
             return errors.INVALID_GROUP_ID
         group = self.groups.get(group_id)
+        consumer = self.consumers.get(group_id)
         offsets = self.offsets.get(group_id)
-        if group is None and offsets is None:
+        if group is None and offsets is None and consumer is None:
             return errors.GROUP_ID_NOT_FOUND
+        if consumer is not None and consumer.members:
+            return errors.NON_EMPTY_GROUP
         if group is not None and group.state not in (State.EMPTY, State.DEAD):
             return errors.NON_EMPTY_GROUP
         writes = [records.offset_write(group_id, where, None) for where in (offsets.committed if offsets else ())]
         if group is not None:
             writes.append(records.group_removal(group_id))
+        if consumer is not None:
+            writes += consumer_records.removal(consumer)
         error = self._write(group_id, writes)
         if not error:
+            self.consumers.pop(group_id, None)
             self.offsets.pop(group_id, None)
             self.groups.pop(group_id, None)
             if group is not None:
                 self.run(group, group.die())
         return error
 
+    def _full(self) -> bool:
+        """Whether there is no room for one more group."""
+        return len(self.groups) + len(self.consumers) >= limits.MAX_GROUPS
+
     def no_classic(self, group_id: str) -> int:
         """The error of a classic request for a group that is not there (or not classic)."""
-        return errors.UNKNOWN_MEMBER_ID
+        if group_id in self.consumers:
+            return errors.INCONSISTENT_GROUP_PROTOCOL
+        return errors.GROUP_MAX_SIZE_REACHED if self._full() else errors.UNKNOWN_MEMBER_ID
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
-        """LeaveGroup of a member of no classic group; the error code."""
-        return errors.UNKNOWN_MEMBER_ID
+        """LeaveGroup of a member of no classic group (an administrator removes static members so); the error code."""
+        group = self.consumers.get(group_id)
+        if group is None:
+            return errors.UNKNOWN_MEMBER_ID
+        if instance_id is not None and not member_id:
+            member_id = group.static.get(instance_id, "")
+        return self.consumer_heartbeat(group_id, Heartbeat(member_id, LEAVE_EPOCH, instance_id)).error
 
     def exists(self, group_id: str) -> bool:
         """Whether there is a group, if only by its offsets."""
-        return group_id in self.groups or group_id in self.offsets
+        return group_id in self.groups or group_id in self.offsets or group_id in self.consumers
 
     def offsets_only(self, group_id: str) -> bool:
         """Whether a group exists only by offsets committed from outside."""
-        return group_id in self.offsets and group_id not in self.groups
+        return group_id in self.offsets and group_id not in self.groups and group_id not in self.consumers
 
     def subscribed(self, group_id: str) -> set[str] | None:
         """Topics that the members of a group follow; None when that cannot be known and the group is not empty."""
+        consumer = self.consumers.get(group_id)
+        if consumer is not None:
+            return consumer.subscribed()
         group = self.groups.get(group_id)
         if group is None or group.state in (State.EMPTY, State.DEAD):
             return set()
@@ -211,9 +322,8 @@ class GroupCoordinator:
     def listing(self) -> list[tuple[str, str, str, str]]:
         """Id, protocol type, state and type of every group."""
         rows = [(g.id, g.protocol_type or "", str(g.state), "classic") for g in self.groups.values()]
-        rows += [
-            (group_id, "", str(State.EMPTY), "classic") for group_id in self.offsets if group_id not in self.groups
-        ]
+        rows += [(g.id, "consumer", g.state, "consumer") for g in self.consumers.values()]
+        rows += [(g, "", str(State.EMPTY), "classic") for g in self.offsets if self.offsets_only(g)]
         return rows
 
     # ---- offsets
@@ -222,8 +332,13 @@ class GroupCoordinator:
         """Whether an OffsetCommit is allowed now; the error code."""
         if not group_id:
             return errors.INVALID_GROUP_ID
+        consumer = self.consumers.get(group_id)
+        if consumer is not None:
+            return consumer.check_commit(member_id, generation)
         group = self.groups.get(group_id)
         if group is None:
+            if generation < 0 and group_id not in self.offsets and len(self.offsets) >= limits.MAX_GROUPS:
+                return errors.GROUP_MAX_SIZE_REACHED
             if generation < 0:
                 return errors.NONE  # a simple consumer: the group need not exist
             return errors.ILLEGAL_GENERATION
@@ -235,6 +350,9 @@ class GroupCoordinator:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> int:
         """Whether a TxnOffsetCommit is allowed now, as far as the group goes; the error code."""
+        consumer = self.consumers.get(group_id)
+        if consumer is not None:
+            return errors.NONE if generation < 0 and not member_id else consumer.check_commit(member_id, generation)
         group = self.groups.get(group_id)
         if group is None:
             return errors.NONE if generation < 0 else errors.ILLEGAL_GENERATION
@@ -247,6 +365,9 @@ class GroupCoordinator:
 
     def check_offset_fetch(self, group_id: str, member_id: str | None, epoch: int) -> int:
         """Whether an OffsetFetch is allowed; the error code."""
+        consumer = self.consumers.get(group_id)
+        if consumer is not None and member_id is not None and epoch >= 0:
+            return consumer.check_commit(member_id, epoch)
         return errors.NONE if group_id or member_id is None else errors.INVALID_GROUP_ID
 
     def commit(self, group_id: str, commits: list[tuple[Where, Committed]]) -> int:
@@ -316,11 +437,13 @@ class GroupCoordinator:
         retention = self._settings.integer("offsets.retention.minutes") * 60_000
         for group_id, offsets in list(self.offsets.items()):
             group = self.groups.get(group_id)
-            if group is not None and group.state is not State.EMPTY:
+            consumer = self.consumers.get(group_id)
+            if (group is not None and group.state is not State.EMPTY) or (consumer is not None and consumer.members):
                 continue
             cutoff = now - retention
-            if group is not None and group.protocol_type:  # the clock starts when the group became empty
-                if self._broker.loop.time() - group.since < retention / 1000:
+            since = group.since if group is not None and group.protocol_type else consumer.since if consumer else None
+            if since is not None:  # the clock starts when the group became empty
+                if self._broker.loop.time() - since < retention / 1000:
                     continue
                 cutoff = now + 1
             gone = offsets.expired(cutoff, now)
@@ -336,4 +459,10 @@ class GroupCoordinator:
                 self.offsets.pop(group_id, None)
                 del self.groups[group_id]
                 self._write(group_id, [records.group_removal(group_id)])
+        for group_id, consumer in list(self.consumers.items()):
+            left = self.offsets.get(group_id)
+            if not consumer.members and (left is None or not (left.committed or left.pending)):
+                self.offsets.pop(group_id, None)
+                del self.consumers[group_id]
+                self._write(group_id, consumer_records.removal(consumer))
         self._cleanup_later()

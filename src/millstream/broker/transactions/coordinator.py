@@ -9,6 +9,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING
 
+from millstream.broker import limits
 from millstream.broker.internal_topics import InternalTopic
 from millstream.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.transactions import records
@@ -178,6 +179,9 @@ class TransactionCoordinator:
         now = self._broker.now_ms()
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
+            if len(self.transactions) >= limits.MAX_TRANSACTIONAL_IDS:
+                logger.error("there are %d transactional ids: no more are taken", limits.MAX_TRANSACTIONAL_IDS)
+                return InitProducerIdResponse(0, errors.POLICY_VIOLATION)
             transaction = Transaction(transactional_id, self._broker.log.next_producer_id(), 0, timeout, updated=now)
             if not self._write(transaction):
                 return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE)

@@ -42,6 +42,7 @@ APIS = [
     "DeleteAcls",
     "DescribeConfigs",
     "AlterConfigs",
+    "AlterReplicaLogDirs",
     "DescribeLogDirs",
     "SaslAuthenticate",
     "CreatePartitions",

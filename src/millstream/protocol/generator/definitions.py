@@ -135,7 +135,7 @@ def parse(text: str) -> Definition:
             nullable=Versions.parse(raw.get("nullableVersions")),
             tagged=tagged,
             tag=raw.get("tag", -1),
-            default=raw.get("default"),
+            default="null" if "default" in raw and raw["default"] is None else raw.get("default"),
             ignorable=bool(raw.get("ignorable", False)),
             flexible=Versions.parse(raw["flexibleVersions"]) if "flexibleVersions" in raw else None,
             struct=inner,

@@ -60,6 +60,7 @@ APIS = {
     31: Api(31, "DeleteAcls", "delete_acls", 1, 3, 2),
     32: Api(32, "DescribeConfigs", "describe_configs", 1, 4, 4),
     33: Api(33, "AlterConfigs", "alter_configs", 0, 2, 2),
+    34: Api(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),
     35: Api(35, "DescribeLogDirs", "describe_log_dirs", 1, 5, 2),
     36: Api(36, "SaslAuthenticate", "sasl_authenticate", 0, 2, 2),
     37: Api(37, "CreatePartitions", "create_partitions", 0, 3, 2),

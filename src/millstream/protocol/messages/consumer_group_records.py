@@ -653,7 +653,7 @@ class TopicPartitions(msgspec.Struct, gc=False):
 
     topic_id: bytes = ZERO_UUID
     partitions: list[int] = []
-    assignment_epochs: list[int] | None = []
+    assignment_epochs: list[int] | None = None
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, gc=False):
     """Kafka's ConsumerGroupCurrentMemberAssignmentValue, versions 0 to 0."""
@@ -691,7 +691,7 @@ def _decode_consumer_group_current_member_assignment_value_0(buf, pos, end, vers
         pos += 4 * n
         tags_1 = buf[pos]
         pos += 1
-        assignment_epochs_1 = []
+        assignment_epochs_1 = None
         if tags_1:
             if tags_1 > 127:
                 tags_1, pos = uvarint(buf, pos - 1)
@@ -740,7 +740,7 @@ def _decode_consumer_group_current_member_assignment_value_0(buf, pos, end, vers
         pos += 4 * n
         tags_1 = buf[pos]
         pos += 1
-        assignment_epochs_1 = []
+        assignment_epochs_1 = None
         if tags_1:
             if tags_1 > 127:
                 tags_1, pos = uvarint(buf, pos - 1)
@@ -789,10 +789,10 @@ def _encode_consumer_group_current_member_assignment_value_0(m, out, version, cu
             put_uvarint(out, n)
         if a1:
             out += struct.pack(f">{len(a1)}i", *a1)
-        tags_1 = (1 if m1.assignment_epochs is None or m1.assignment_epochs else 0)
+        tags_1 = (1 if m1.assignment_epochs is not None else 0)
         out.append(tags_1)
         if tags_1:
-            if m1.assignment_epochs is None or m1.assignment_epochs:
+            if m1.assignment_epochs is not None:
                 t1 = bytearray()
                 a1 = m1.assignment_epochs
                 n = 0 if a1 is None else len(a1) + 1
@@ -821,10 +821,10 @@ def _encode_consumer_group_current_member_assignment_value_0(m, out, version, cu
             put_uvarint(out, n)
         if a1:
             out += struct.pack(f">{len(a1)}i", *a1)
-        tags_1 = (1 if m1.assignment_epochs is None or m1.assignment_epochs else 0)
+        tags_1 = (1 if m1.assignment_epochs is not None else 0)
         out.append(tags_1)
         if tags_1:
-            if m1.assignment_epochs is None or m1.assignment_epochs:
+            if m1.assignment_epochs is not None:
                 t1 = bytearray()
                 a1 = m1.assignment_epochs
                 n = 0 if a1 is None else len(a1) + 1

@@ -1,0 +1,19 @@
+"""ListPartitionReassignments (key 46), version 0: none is ever under way."""
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: ListPartitionReassignmentsRequest, version: int
+) -> ListPartitionReassignmentsResponse:
+    """An empty list."""
+    return ListPartitionReassignmentsResponse(0, 0, None, [])

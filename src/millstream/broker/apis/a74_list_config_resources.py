@@ -1,0 +1,34 @@
+"""ListConfigResources (key 74), versions 0-1: what has settings: topics and the broker (client metrics, groups: none)."""
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol import errors
+from millstream.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+KNOWN = {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: ListConfigResourcesRequest, version: int
+) -> ListConfigResourcesResponse:
+    """The resources of the types asked for (none: all; version 0: client metrics)."""
+    if version == 0:
+        return ListConfigResourcesResponse(0, 0, [])
+    types = set(request.resource_types) or KNOWN
+    if not types <= KNOWN:
+        return ListConfigResourcesResponse(0, errors.UNSUPPORTED_VERSION, [])
+    found = []
+    if TOPIC in types:
+        found += [ConfigResource(name, TOPIC) for name in broker.log.topics]
+    if BROKER in types:
+        found.append(ConfigResource(str(broker.node_id), BROKER))
+    return ListConfigResourcesResponse(0, 0, found)

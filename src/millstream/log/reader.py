@@ -1,0 +1,133 @@
+"""Reading a partition: from an offset or a time, across segments, up to the last stable offset."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+from millstream.log import reading
+from millstream.log.errors import (
+    LogError,
+    OffsetOutOfRange,
+    StorageError,
+    UnknownTopic,
+)
+from millstream.log.reading import Read, Slice
+from millstream.log.segment import Segment
+from millstream.log.state import State
+
+MAX_SLICES: Final = 16
+"""Slices of one read: bounds the work of a read over many small segments."""
+MAX_CURSORS: Final = 64
+"""Readers at the end whose position is remembered."""
+
+
+class Reader(State):
+    """A partition's content."""
+
+    def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> Read:
+        """Whole batches from the one that holds `offset` on: about `max_bytes`, at least one however large.
+
+        With `committed` only what is before the last stable offset, and the aborted transactions to skip in it.
+        OffsetOutOfRange before the start or behind the end; CorruptMessage when the batch is damaged on disk.
+        """
+        if self._closed:
+            raise UnknownTopic(f"{self.name} is closed or has been deleted")
+        start, end = self._start, self._end
+        if not start <= offset <= end:
+            raise OffsetOutOfRange(f"{self.name} holds offsets {start} to {end - 1}, {offset} was asked for")
+        stable = self.last_stable_offset
+        limit = stable if committed else end
+        if self.failed is not None:
+            limit = min(limit, self._flushed)
+            if offset > limit:
+                raise StorageError(f"{self.name} has failed: {self.failed}")
+        if offset >= limit:
+            if offset == end:
+                self._remember(end, self._active, self._active.size)
+            return Read([], start, end, stable, [], offset)
+        slices: list[Slice] = []
+        bases, segments = self._table
+        place = max(0, bisect_right(bases, offset) - 1)
+        first = place
+        room = max_bytes
+        following = offset
+        while place < len(segments) and (room > 0 or not slices) and len(slices) < MAX_SLICES and following < limit:
+            segment = segments[place]
+            if segment.end_offset > following:
+                try:
+                    piece = self._piece(segment, following, limit, room, slices)
+                except LogError:
+                    if slices:
+                        break  # What comes before the damage is served; the next read meets it first.
+                    raise
+                if piece is None:
+                    if slices:
+                        break
+                else:
+                    room -= piece.stop - piece.position
+                    following = piece.next_offset
+                    if following < segment.end_offset:
+                        break
+            following = max(following, segments[place + 1].base) if place + 1 < len(segments) else following
+            place += 1
+        following = min(following, limit)
+        aborted = self._aborted(segments[first:], offset, following) if committed else []
+        return Read(slices, start, end, stable, aborted, following)
+
+    def _piece(self, segment: Segment, offset: int, limit: int, room: int, slices: list[Slice]) -> reading.Piece | None:
+        file, index = self._opened.get(segment)
+        known = self._cursors.get(offset)
+        one = not slices
+        try:
+            if known is not None and known[0] is segment:
+                position = known[1]
+            else:
+                position = reading.locate(segment, file, index, offset)
+            if position >= segment.trusted_from:
+                piece = reading.trusted(segment, file, index, position, offset, limit, room, one=one)
+            elif position < segment.size:
+                piece = reading.verified(segment, file, position, offset, limit, room, one=one)
+            else:
+                piece = None
+        except OSError as error:
+            raise StorageError(f"{segment.name} cannot be read: {error.strerror}") from error
+        if piece is not None:
+            slices.append(Slice(file, piece.position, piece.stop - piece.position))
+            self._remember(piece.next_offset, segment, piece.stop)
+        return piece
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        cursors = self._cursors
+        if len(cursors) >= MAX_CURSORS and offset not in cursors:
+            del cursors[next(iter(cursors))]
+        cursors[offset] = segment, position
+
+    def _aborted(self, segments: list[Segment], offset: int, upper: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for segment in segments:
+            if segment.aborted:
+                for entry in self._opened.get(segment)[1].aborted:
+                    if entry.last_offset >= offset and entry.first_offset < upper:
+                        found.append((entry.producer_id, entry.first_offset))
+                    if entry.last_stable_offset >= upper:
+                        return found
+        return found
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record not older than `timestamp` (epoch ms); None if all are older."""
+        start = self._start
+        for segment in self._table[1]:
+            if segment.max_timestamp >= timestamp and segment.end_offset > start:
+                file, index = self._opened.get(segment)
+                found = reading.at_time(segment, file, index, timestamp, start)
+                if found is not None:
+                    return found
+        return None
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with the largest timestamp; None if there are no timestamps."""
+        best = max(self._table[1], key=lambda s: s.max_timestamp)
+        if best.max_timestamp < 0:
+            return None
+        return self.offset_for_time(best.max_timestamp)

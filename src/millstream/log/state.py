@@ -1,0 +1,166 @@
+"""What a partition is made of: its segments, offsets, producers and locks.
+
+Threads. Appends and reads come from one thread (the broker's event loop). Everything in `upkeep.py` blocks and comes
+from worker threads. `_lock` guards what both change and is held for memory operations only (and for the one write of
+an append); `_work` lets one worker at a time change the set of segments; `_flushing` lets one sync at a time.
+Order: `_work`, `_flushing`, `_saving`, `_lock`. Readers take no lock: the table of segments is replaced, never
+changed, and a File stays open while somebody holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.log import compaction
+from millstream.log import producers as states
+from millstream.log.files import File
+from millstream.log.index import Index
+from millstream.log.producers import Producer
+from millstream.log.recovery import read_snapshot, recover, replay
+from millstream.log.segment import OpenSegments, Segment
+
+if TYPE_CHECKING:
+    from millstream.log.partition import Partition
+    from millstream.log.topic import Topic
+
+
+class State:
+    """The present state of a partition, which its folder's recovery begins."""
+
+    def __init__(self, topic: Topic, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
+        found = recover(folder, clean=clean, now=now)
+        self.topic = topic
+        self.index = index
+        self.folder = folder
+        self.recovered = found.notes
+        self.listeners: set[Callable[[Partition], None]] = set()
+        self.failed: str | None = None
+        self._opened = opened
+        self._lock = threading.Lock()
+        self._work = threading.Lock()
+        self._flushing = threading.Lock()
+        self._saving = threading.Lock()
+        self._producers = found.producers
+        self._snapshots = found.snapshots
+        self._table: tuple[list[int], list[Segment]] = ([s.base for s in found.segments], found.segments)
+        self._active = found.segments[-1]
+        self._end = self._active.end_offset
+        self._start = found.checkpoint.start
+        self._flushed = found.checkpoint.flushed
+        self._cleaned = found.checkpoint.cleaned
+        self._saved = found.checkpoint
+        self._saved_bytes = 0
+        self._appended_bytes = 0
+        self._saved_batches = 0
+        self._appended_batches = 0
+        self._cursors: dict[int, tuple[Segment, int]] = {}
+        self._waiting_snapshots: dict[int, dict[int, Producer]] = {}
+        self._folder_dirty = True
+        self._last_flush_ms = now
+        self._last_expiry_ms = now
+        self._closed = False
+        self._checkpoint_next = False
+        self.stopping = False
+        self.uncleanable: str | None = None
+        self._unsynced = [s for s in found.segments[:-1] if s.end_offset > self._flushed]
+        for segment in found.segments:
+            segment.rebuild = self._rebuild
+
+    def __repr__(self) -> str:
+        return f"Partition({self.name}, {self._start}..{self._end})"
+
+    @property
+    def name(self) -> str:
+        """Topic and number, for messages."""
+        return f"{self.topic.name}-{self.index}"
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that may be read."""
+        return self._start
+
+    @property
+    def end_offset(self) -> int:
+        """Offset that the next record will get; also the high watermark."""
+        return self._end
+
+    @property
+    def flushed_offset(self) -> int:
+        """Offset before which everything has been synced to disk. It only grows."""
+        return self._flushed
+
+    @property
+    def cleaned_offset(self) -> int:
+        """Offset before which the log has been compacted."""
+        return self._cleaned
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset before which no transaction is open."""
+        unstable = self._producers.first_unstable
+        if unstable is None:
+            return self._end
+        # Retention may have taken the beginning of a transaction that hangs.
+        return unstable if unstable > self._start else self._start
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest timestamp of a record that is still there, epoch ms; -1 if there is none."""
+        return max(s.max_timestamp for s in self._table[1])
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments' files, without indexes."""
+        return sum(s.size for s in self._table[1])
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments in order, the last one active. Not to be changed."""
+        return self._table[1]
+
+    @property
+    def producers(self) -> Mapping[int, Producer]:
+        """State of each idempotent producer, by its id."""
+        return self._producers.view
+
+    def pin(self, segments: list[Segment]) -> None:
+        """Keep the files of these segments open while anybody reads them: their names are about to change."""
+        for segment in segments:
+            self._opened.pin(segment)
+
+    def swap(self, old: list[Segment], new: Segment | None) -> None:
+        """Put `new` (or nothing) in the place of `old` for readers; who reads the old ones keeps their files."""
+        self.pin(old)
+        with self._lock:
+            gone = set(map(id, old))
+            segments: list[Segment] = []
+            for segment in self._table[1]:
+                if id(segment) not in gone:
+                    segments.append(segment)
+                elif new is not None and segment is old[0]:
+                    segments.append(new)
+            self._table = ([s.base for s in segments], segments)
+            self._unsynced = [s for s in self._unsynced if id(s) not in gone]
+
+    def _rebuild(self, segment: Segment) -> Index:
+        # The index of a closed segment turned out to be damaged while running: compute it again.
+        file = segment.file or File(segment.path, os.O_RDONLY)
+        again = compaction.index_of(segment, file)
+        if segment.aborted:
+            state = states.Producers()
+            begin = self._table[0][0]
+            for offset in sorted((o for o in self._snapshots if o <= segment.base), reverse=True):
+                entries = read_snapshot(self.folder, offset)
+                if entries is not None:
+                    state.fill(entries)
+                    begin = offset
+                    break
+            for earlier in self._table[1]:
+                if begin < earlier.end_offset and earlier.base < segment.base:
+                    replay(File(earlier.path, os.O_RDONLY), earlier, begin, state, None, 0)
+            replay(file, segment, max(begin, segment.base), state, again, 0)
+        return again

@@ -1,0 +1,264 @@
+"""A partition's upkeep, which blocks: sync, checkpoint, retention, compaction, closing. See state.py for its threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from millstream.log import checkpoint as checkpoints
+from millstream.log import compaction, failpoints, retention
+from millstream.log import index as indexes
+from millstream.log.appending import Appending
+from millstream.log.errors import (
+    OffsetOutOfRange,
+    StorageError,
+)
+from millstream.log.files import File, replace, sync_folder
+from millstream.log.index import Index
+from millstream.log.recovery import remove_segment_files
+from millstream.log.segment import OpenSegments, Segment, file_name
+
+if TYPE_CHECKING:
+    from millstream.log.topic import Topic
+
+CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
+CHECKPOINT_BATCHES: Final = 250_000
+"""After this much has been appended the log is synced and a checkpoint is written: bounds the scan after a crash to
+about a second for each partition."""
+EXPIRY_CHECK_MS: Final = 60_000
+"""How often producers are looked through for expired ones."""
+
+
+class Upkeep(Appending):
+    """What keeps a partition in shape."""
+
+    def __init__(self, topic: Topic, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
+        super().__init__(topic, index, folder, opened, clean=clean, now=now)
+        # On a full disk reading goes on: what could not be written is written later.
+        with contextlib.suppress(OSError, StorageError):
+            self._tidy()
+            if not (folder / checkpoints.NAME).exists():
+                self._save(sync=False)
+
+    def delete_before(self, offset: int) -> int:
+        """Make `offset` the new start (-1: the end); earlier records are gone for readers, their files soon after.
+
+        Returns the start, which never moves back. OffsetOutOfRange behind the end. On disk when it returns.
+        """
+        with self._lock:
+            if offset == -1:
+                offset = self._end
+            if not 0 <= offset <= self._end:
+                raise OffsetOutOfRange(f"{self.name} ends at {self._end}, records before {offset} cannot be deleted")
+            if offset <= self._start:
+                return self._start
+            self._start = offset
+        self._save(sync=True)
+        return offset
+
+    def flush(self) -> None:
+        """Sync everything appended so far to disk; `flushed_offset` then covers it.
+
+        StorageError when the disk refuses, and from then on: what the kernel did with the pages is unknown, so the
+        partition takes no more appends until the log is opened again.
+        """
+        with self._flushing:
+            with self._lock:
+                if self.failed is not None:
+                    raise StorageError(f"{self.name} has failed: {self.failed}")
+                end = self._end
+                if end == self._flushed and not self._folder_dirty:
+                    return
+                closed = list(self._unsynced)
+                active = self._active.file
+                dirty, self._folder_dirty = self._folder_dirty, False
+            try:
+                for segment in closed:
+                    # Retention may have taken it since; what compaction put in its place has been synced.
+                    with contextlib.suppress(FileNotFoundError):
+                        file = segment.file or File(segment.path, os.O_RDONLY)
+                        os.fdatasync(file.fd)
+                assert active is not None, "the active segment is open"
+                os.fdatasync(active.fd)
+                if dirty:
+                    sync_folder(self.folder)
+            except OSError as error:
+                self.failed = f"the disk refused to sync ({error.strerror}); check the disk and start the log again"
+                raise StorageError(f"{self.name} has failed: {self.failed}") from error
+            with self._lock:
+                self._flushed = max(self._flushed, end)
+                self._unsynced = [s for s in self._unsynced if s not in closed]
+
+    def checkpoint(self) -> None:
+        """Sync, and write what spares the next start the scan of the active segment."""
+        with self._work:
+            self._checkpoint()
+
+    def _checkpoint(self, *, closing: bool = False) -> None:
+        with self._lock:
+            segment, end = self._active, self._end
+            assert segment.index is not None
+            copy = Index()
+            copy.offsets, copy.times = segment.index.offsets[:], segment.index.times[:]
+            copy.aborted = list(segment.index.aborted)
+            facts = segment.facts
+            entries = self._producers.copy()
+            appended, batches = self._appended_bytes, self._appended_batches
+        self.flush()
+        failpoints.reach(failpoints.FLUSH_SYNCED)
+        self._tidy()
+        replace(segment.index_path, indexes.dump(copy, facts), point=failpoints.INDEX_WRITTEN, sync=closing)
+        self._save_snapshot(end, entries, sync=closing)
+        with self._lock:
+            self._saved_bytes, self._saved_batches = appended, batches
+        self._save(sync=True, end=end if closing else -1, size=facts.size if closing else -1, flushed=end)
+        keep = {end, *self._table[0]}
+        for offset in self._snapshots - keep:
+            (self.folder / file_name(offset, "snapshot")).unlink(missing_ok=True)
+        self._snapshots &= keep
+
+    def _save(self, *, sync: bool, end: int = -1, size: int = -1, flushed: int | None = None) -> None:
+        with self._saving:
+            self._saved = msgspec.structs.replace(
+                self._saved,
+                start=self._start,
+                cleaned=self._cleaned,
+                flushed=self._saved.flushed if flushed is None else flushed,
+                end=end,
+                size=size,
+            )
+            try:
+                checkpoints.write(self.folder, self._saved, sync=sync)
+            except OSError as error:
+                raise StorageError(f"{self.name}: the checkpoint cannot be written: {error.strerror}") from error
+
+    def _tidy(self) -> None:
+        # Write indexes and snapshots of segments that were closed since, and let their files be closed.
+        with self._lock:
+            waiting, self._waiting_snapshots = self._waiting_snapshots, {}
+            closed = [(s, s.index) for s in self._table[1][:-1] if s.index is not None and not s.index_saved]
+        for offset, entries in waiting.items():
+            self._save_snapshot(offset, entries)
+        for segment, index in closed:
+            segment.save_index(index)
+        with self._lock:
+            for segment in self._table[1][:-1]:
+                if segment.index_saved and segment.file is not None:
+                    self._opened.release(segment)
+
+    def maintain(self, now: int) -> bool:
+        """One bounded step of whatever is due: sync, checkpoint, retention, compaction. Whether there was any."""
+        if self._closed or self.failed is not None:
+            return False
+        with self._work:
+            if self._closed:
+                return False
+            config = self.topic.config
+            self._expire_producers(now)
+            if (
+                config.durability == "interval"
+                and self._end > self._flushed
+                and now - self._last_flush_ms >= config.flush_interval_ms
+            ):
+                self._last_flush_ms = now
+                self.flush()
+                return True
+            # Every other time only: under a load that closes a segment each second the rest wants its turn too.
+            self._checkpoint_next = not self._checkpoint_next
+            if self._checkpoint_next and self._checkpoint_due():
+                self._checkpoint()
+                return True
+            with self._lock:
+                active = self._active
+                if active.size and now - active.created_ms > config.segment_ms:
+                    self._roll(now)
+                    return True
+            if self._retain(now):
+                return True
+            if config.compact and compaction.compact(self, now):
+                return True
+            return self._checkpoint_due()
+
+    def _checkpoint_due(self) -> bool:
+        return bool(
+            self._unsynced
+            or self._waiting_snapshots
+            or self._appended_bytes - self._saved_bytes > CHECKPOINT_BYTES
+            or self._appended_batches - self._saved_batches > CHECKPOINT_BATCHES
+        )
+
+    def _expire_producers(self, now: int) -> None:
+        expiration = self.topic.producer_expiration_ms
+        if now - self._last_expiry_ms < min(EXPIRY_CHECK_MS, expiration // 100):
+            return
+        self._last_expiry_ms = now
+        if self._producers.expired(now, expiration):
+            with self._lock:
+                # Again, now that no append is under way: one of them may have come back.
+                self._producers.forget(self._producers.expired(now, expiration))
+
+    def _retain(self, now: int) -> bool:
+        config = self.topic.config
+        segments = self._table[1]
+        count = retention.deletable(
+            [retention.Piece(s.base, s.size, s.end_offset, self._newest(s, config.delete)) for s in segments],
+            start=self._start,
+            now=now,
+            retention_ms=config.retention_ms if config.delete else -1,
+            retention_bytes=config.retention_bytes if config.delete else -1,
+            limit=self._end,
+        )
+        if count == 0:
+            return False
+        with self._lock:
+            if count == len(segments):
+                self._roll(now)
+            self._start = max(self._start, self._table[0][count])
+        self._save(sync=True)
+        failpoints.reach(failpoints.DELETE_BEGUN)
+        self.swap(segments[:count], None)
+        for segment in segments[:count]:
+            remove_segment_files(segment)
+            self._snapshots.discard(segment.base)
+            failpoints.reach(failpoints.DELETE_ONE)
+        return True
+
+    @staticmethod
+    def _newest(segment: Segment, matters: bool) -> int:
+        if segment.max_timestamp >= 0 or not matters or not segment.size:
+            return segment.max_timestamp
+        return int(segment.path.stat().st_mtime * 1000)
+
+    def set_cleaned(self, offset: int) -> None:
+        """Note how far compaction has come."""
+        self._cleaned = max(self._cleaned, offset)
+        self._save(sync=True)
+
+    @property
+    def opened(self) -> OpenSegments:
+        """The files that the log keeps open."""
+        return self._opened
+
+    def abandon(self) -> None:
+        """Take no more appends and do no more work, because the topic is being deleted."""
+        self.stopping = True
+        # The folder's name may be given to another topic at once: nobody may still be writing into it.
+        with self._work, self._lock:
+            self._closed = True
+
+    def close(self) -> None:
+        """Take no more appends; sync and write everything that makes the next start fast."""
+        self.stopping = True
+        with self._work:
+            if self._closed:
+                return
+            with self._lock:
+                self._closed = True
+            if self.failed is None:
+                self._checkpoint(closing=True)
+            for segment in self._table[1]:
+                self._opened.drop(segment)

