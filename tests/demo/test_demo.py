@@ -16,8 +16,8 @@ from millstream.client.producer import producer
 from millstream.client.status import Reporter
 from millstream.demo import catchup
 from millstream.demo.demo import clear, command, parts
+from millstream.demo.options import Options
 from millstream.demo.plane import wait_for_query
-from millstream.demo.replay import Options
 from millstream.run.part import Process, Step
 from millstream.settings import MillstreamError, Settings
 

@@ -4,7 +4,7 @@ import pytest
 
 from millstream.demo import folder
 from millstream.demo.folder import Record
-from millstream.demo.replay import Options
+from millstream.demo.options import Options
 from millstream.settings import MillstreamError
 
 OPTIONS = Options(days=3, bad=5)

@@ -11,9 +11,12 @@ from demo.parts import Broker, capturing, eventually, replayer, stored
 from millstream.client.admin import end_offsets, ensure_topic
 from millstream.client.producer import producer
 from millstream.client.status import read
+from millstream.demo import replay
+from millstream.demo import stored as stored_module
 from millstream.demo.plane import NEW_MODEL, set_model, wait_for_model
 from millstream.demo.replay import Options, run, speed
 from millstream.demo.resume import OtherInput
+from millstream.demo.sending import Interrupted
 from millstream.demo.sequence import TOPICS, busiest_plane
 from millstream.demo.tables import prepare, records
 from millstream.postgres.server import Server
@@ -228,3 +231,24 @@ def test_capture_that_does_not_follow_is_an_error(broker, ops, plane, tmp_path):
         wait_for_model(broker.kafka, plane, "X", threading.Event(), timeout=0.5)
     with pytest.raises(MillstreamError, match="has no plane 'N0'"):
         set_model(ops, "N0", "X")
+
+
+@pytest.mark.system
+def test_a_producer_that_gave_up_is_replaced_and_one_that_always_does_is_an_error(
+    broker, ops, expected, tmp_path, monkeypatch
+):
+    send, failures = replay._send, iter(range(2))
+
+    def failing(*arguments):
+        if next(failures, None) is not None:
+            raise Interrupted("departures [0]: the message timed out")
+        return send(*arguments)
+
+    monkeypatch.setattr(replay, "_send", failing)
+    monkeypatch.setattr(stored_module, "SETTLE_S", 0.0)
+    with capturing(broker.kafka, ops, tmp_path / "capture"):
+        assert run(Options(DAYS), broker.kafka, ops)
+    assert stored(broker.kafka, TOPICS) == expected
+    failures = iter(range(100))
+    with pytest.raises(MillstreamError, match=r"does not get on, tried 6 times: .*timed out"):
+        run(Options(DAYS), broker.kafka, ops)

@@ -277,6 +277,17 @@ def test_a_reader_keeps_what_retention_deletes(log, partition):
     assert values(r for _, b in batches(data) for r in records.records(b)) == expected[: held.next_offset]
 
 
+def test_what_is_deleted_is_not_held_open(log, partition):
+    fill(partition, 60)
+    for offset in range(60):
+        content(partition.read(offset, 100))
+    partition.delete_before(59)
+    maintain(log)
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    held = [os.readlink(link) for link in links if os.path.lexists(link)]
+    assert not [path for path in held if path.startswith(str(log.folder)) and "(deleted)" in path]
+
+
 def test_a_full_disk(log, partition, monkeypatch):
     partition.append(batch(b"before"), NOW)
     real = os.pwrite

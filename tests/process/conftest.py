@@ -31,7 +31,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 def views(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The connection string of a store of views."""
     with Server(tmp_path_factory.mktemp("postgres") / "data") as server:
-        yield ensure_database(server.conninfo(), "millstream")
+        yield ensure_database(server.conninfo("postgres"), "millstream")
 
 
 class Runner:

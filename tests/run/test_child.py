@@ -104,6 +104,12 @@ def test_ending_without_being_asked_is_a_failure(start):
     assert code == 1 and "ended without being asked to" in err
 
 
+def test_a_part_that_stops_itself_and_fails_has_failed(start):
+    child = start("stop.set(); raise RuntimeError('fell apart')")
+    _, err, code = ended(child)
+    assert code == 1 and "fell apart" in err
+
+
 def test_a_missing_application_is_told(start):
     child = start(WAITS, file="absent.py")
     out, _, code = ended(child)

@@ -399,8 +399,10 @@ class Connection:
             self._writing = True
             self.broker.loop.add_writer(self.fd, self._writable)
             self._update_reading()
-        except OSError as e:
+        except ConnectionError as e:
             self.close(str(e), quiet=True)
+        except OSError as e:
+            self.close(f"its answer could not be sent: {e}")
 
     def _gather(self) -> bytearray | memoryview:
         """Join the small pieces at the head of the outbox into one."""
@@ -436,9 +438,9 @@ class Connection:
             return
         self.closed = True
         if reason:
-            logger.log(
-                logging.DEBUG if quiet else logging.WARNING, "closing the connection from %s: %s", self.peer, reason
-            )
+            level = logging.DEBUG if quiet else logging.WARNING
+            who = f"{self.peer} ({self.client_id or 'no client id'}, {self.client_software or 'unknown software'})"
+            logger.log(level, "closing the connection from %s: %s", who, reason)
         loop = self.broker.loop
         loop.remove_reader(self.fd)
         loop.remove_writer(self.fd)

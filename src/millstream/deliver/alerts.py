@@ -39,7 +39,12 @@ what was sent at once, and a broker takes what has arrived before it can have an
 network the second covers several retransmissions. What remains is a broker or a network that stands still for longer than that
 between accepting a dead client's bytes and appending them. A producer that fails inside a living process is waited for alike.
 
-Not excluded either: two processes that deliver the same alert at the same time. The supervisor starts one.
+Limits
+------
+Two processes that deliver the same alert at the same time would both write it: the supervisor starts one. An alert's topic that
+is compacted, or whose old events retention has removed, no longer tells of them: a repeat of those goes out again. A source
+topic that was deleted and made anew gives old origins to new events, whose alerts count as repeats: make the alert's topic anew
+with it. Partitions added to the candidates are read from the next start on.
 """
 
 from __future__ import annotations

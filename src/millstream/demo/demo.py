@@ -18,7 +18,7 @@ from millstream.client.connect import TIMEOUT_S, admin
 from millstream.client.lag import groups
 from millstream.client.status import Follower
 from millstream.demo import folder
-from millstream.demo.replay import Options
+from millstream.demo.options import Options
 from millstream.demo.summary import Summary, summarize
 from millstream.demo.tables import prepare
 from millstream.run.engine import Status

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from millstream.demo.replay import Options
+from millstream.demo.options import Options
 from millstream.run.lock import FILE as LOCK
 from millstream.run.lock import Lock
 from millstream.run.restarts import Pace

@@ -23,8 +23,8 @@ from millstream.demo import catchup, checks
 from millstream.demo.batch import FlightKey, expected
 from millstream.demo.checks import Check, Enriched, ViewRow
 from millstream.demo.data import at
+from millstream.demo.options import Options
 from millstream.demo.plane import NEW_MODEL, QUERY
-from millstream.demo.replay import Options
 from millstream.demo.sequence import DEPARTURES, TOPICS, Replay, busiest_plane
 from millstream.settings import Kafka, MillstreamError, redact
 

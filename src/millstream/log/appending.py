@@ -252,6 +252,7 @@ class Appending(State):
         bases, segments = self._table
         self._table = ([*bases, base], [*segments, new])
         self._active = new
+        self._cursors = {}
         self._folder_dirty = True
         self._unsynced.append(old)
         self._waiting_snapshots[base] = self._producers.copy()

@@ -21,6 +21,7 @@ import logging
 import os
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from millstream.log import failpoints, swap
@@ -143,7 +144,8 @@ def compact(partition: Upkeep, now: int) -> bool:
     if partition.uncleanable is not None:
         return False
     config = partition.topic.config
-    closed = partition.segments[:-1]
+    # Not those that an append has closed this moment: their index is still to be written by whoever comes first.
+    closed = list(takewhile(lambda segment: segment.index_saved, partition.segments[:-1]))
     dirty_start = max(partition.cleaned_offset, closed[0].base if closed else 0)
     bound = cleanable_until(closed, partition.last_stable_offset, config.min_compaction_lag_ms, now)
     if not due(closed, dirty_start, bound, config, now):

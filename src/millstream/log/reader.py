@@ -98,6 +98,9 @@ class Reader(State):
         return piece
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        # Of the active segment only: a cursor must not hold a file that retention or compaction wants to be gone.
+        if segment is not self._active:
+            return
         cursors = self._cursors
         if len(cursors) >= MAX_CURSORS and offset not in cursors:
             del cursors[next(iter(cursors))]

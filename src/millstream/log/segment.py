@@ -48,6 +48,7 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "path",
+        "pinned",
         "rebuild",
         "size",
         "trusted_from",
@@ -67,6 +68,7 @@ class Segment:
         self.file: File | None = None
         self.index: Index | None = None
         self.index_saved = False
+        self.pinned = False
         self.trusted_from = MAX_SIZE
         self.rebuild: Callable[[Segment], Index] | None = None
 
@@ -164,12 +166,14 @@ class OpenSegments:
         """
         with self._lock:
             segment.file, segment.index = self._get(segment)
+            segment.pinned = True
             self._forget(segment)
 
     def release(self, segment: Segment) -> None:
-        """Let a segment that was kept open, because it was active, take part in the bound."""
+        """Let a segment that was kept open, because it was active, take part in the bound; not one that is pinned."""
         with self._lock:
-            segment.file = segment.index = None
+            if not segment.pinned:
+                segment.file = segment.index = None
 
     def drop(self, segment: Segment) -> None:
         """Forget the segment; who holds its file keeps it."""

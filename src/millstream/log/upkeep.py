@@ -13,10 +13,7 @@ from millstream.log import checkpoint as checkpoints
 from millstream.log import compaction, failpoints, retention
 from millstream.log import index as indexes
 from millstream.log.appending import Appending
-from millstream.log.errors import (
-    OffsetOutOfRange,
-    StorageError,
-)
+from millstream.log.errors import OffsetOutOfRange, StorageError
 from millstream.log.files import File, replace, sync_folder
 from millstream.log.index import Index
 from millstream.log.recovery import remove_segment_files
@@ -41,7 +38,7 @@ class Upkeep(Appending):
         # On a full disk reading goes on: what could not be written is written later.
         with contextlib.suppress(OSError, StorageError):
             self._tidy()
-            if not (folder / checkpoints.NAME).exists():
+            if checkpoints.read(folder) is None:
                 self._save(sync=False)
 
     def delete_before(self, offset: int) -> int:
@@ -54,11 +51,12 @@ class Upkeep(Appending):
                 offset = self._end
             if not 0 <= offset <= self._end:
                 raise OffsetOutOfRange(f"{self.name} ends at {self._end}, records before {offset} cannot be deleted")
-            if offset <= self._start:
+            # Compared with what is on disk: after a failed attempt the next one has to write it.
+            if offset <= self._saved.start:
                 return self._start
-            self._start = offset
+            self._start = max(self._start, offset)
         self._save(sync=True)
-        return offset
+        return self._start
 
     def flush(self) -> None:
         """Sync everything appended so far to disk; `flushed_offset` then covers it.
@@ -179,9 +177,14 @@ class Upkeep(Appending):
                     return True
             if self._retain(now):
                 return True
-            if config.compact and compaction.compact(self, now):
+            if config.compact and self._compact(now):
                 return True
             return self._checkpoint_due()
+
+    def _compact(self, now: int) -> bool:
+        # First the indexes of what was closed since: an append that rolls must not write one of a replaced segment.
+        self._tidy()
+        return compaction.compact(self, now)
 
     def _checkpoint_due(self) -> bool:
         return bool(

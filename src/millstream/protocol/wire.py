@@ -18,7 +18,6 @@ Encoder = Callable[[Any, bytearray, int, Any], None]
 ZERO_UUID = bytes(16)
 # An unsigned varint of 32 bits has at most five bytes; a longer one is garbage.
 MAX_VARINT_BYTES = 5
-MAX_TAG = 0x7FFFFFFF
 
 
 class ProtocolError(ValueError):

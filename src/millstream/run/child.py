@@ -44,20 +44,21 @@ def work(part: Callable[[Ready, threading.Event], None], *, ends: bool = False) 
     say = _own_stdout()
     _log_to_stderr()
     stop = threading.Event()
-    _watch(stop)
+    asked = threading.Event()  # a part may set `stop` itself when it falls apart, which is no reason to call it a good end
+    _watch(asked, stop)
     try:
         part(lambda facts: say("ready", facts), stop)
     except MillstreamError as error:
-        if not stop.is_set():
+        if not asked.is_set():
             _log.error("%s", error)
             say("failed", {"error": redact(str(error))})
             return HOPELESS
     except Exception:
-        if not stop.is_set():
+        if not asked.is_set():
             _log.exception("failed")
             return 1
         _log.warning("failed while ending", exc_info=True)
-    if not stop.is_set() and not ends:
+    if not asked.is_set() and not ends:
         _log.error("ended without being asked to")
         return 1
     return 0
@@ -117,8 +118,8 @@ def _log_to_stderr() -> None:
     logging.captureWarnings(True)
 
 
-def _watch(stop: threading.Event) -> None:
-    """Set `stop` on SIGTERM, SIGINT and when the supervisor is gone.
+def _watch(*events: threading.Event) -> None:
+    """Set the events on SIGTERM, SIGINT and when the supervisor is gone.
 
     A handler may not set an Event itself: the main thread may hold its lock at that moment. It wakes a thread that does.
     """
@@ -130,21 +131,22 @@ def _watch(stop: threading.Event) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
-    threading.Thread(target=_watcher, args=(wake_read, stop), name="millstream-watch", daemon=True).start()
+    threading.Thread(target=_watcher, args=(wake_read, events), name="millstream-watch", daemon=True).start()
 
 
-def _watcher(wake: int, stop: threading.Event) -> None:
+def _watcher(wake: int, events: Sequence[threading.Event]) -> None:
     wait = select.poll()
     wait.register(wake, select.POLLIN)
     wait.register(0, select.POLLIN)
     parent = os.getppid()
     orphaned = False
     while not orphaned:
-        events = wait.poll()
-        stop.set()
-        if any(fd == wake for fd, _ in events):
+        readable = {fd for fd, _ in wait.poll()}
+        for event in events:
+            event.set()
+        if wake in readable:
             os.read(wake, 64)
-        orphaned = os.getppid() != parent or any(fd == 0 for fd, _ in events)
+        orphaned = os.getppid() != parent or 0 in readable
     # Nobody is left who would kill us when ending takes too long.
     threading.Event().wait(ORPHAN_GRACE)
     if os.getsid(0) == os.getpid():
