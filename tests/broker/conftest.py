@@ -1,7 +1,8 @@
 """Fixtures: one broker for all tests of a file that do not need their own."""
 
 import pytest
-from broker.serving import Process
+
+from tests.broker.serving import Process
 
 
 @pytest.fixture(scope="module")

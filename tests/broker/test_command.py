@@ -7,11 +7,11 @@ import sys
 import time
 
 import pytest
-from broker.serving import Process
-from broker.wire import Wire
 
 from millstream.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.broker.serving import Process
+from tests.broker.wire import Wire
 
 
 def run(*arguments, timeout=20):

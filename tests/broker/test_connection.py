@@ -5,8 +5,6 @@ import struct
 import time
 
 import pytest
-from broker.serving import Process
-from broker.wire import Wire
 
 from millstream.protocol.messages.api_versions import ApiVersionsRequest
 from millstream.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -14,6 +12,8 @@ from millstream.protocol.messages.fetch import FetchPartition, FetchRequest, Fet
 from millstream.protocol.messages.metadata import MetadataRequest
 from millstream.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream.protocol.records import build
+from tests.broker.serving import Process
+from tests.broker.wire import Wire
 
 
 @pytest.fixture(scope="module")

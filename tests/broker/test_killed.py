@@ -6,8 +6,6 @@ import threading
 import time
 
 import pytest
-from broker.serving import Process
-from broker.wire import Wire
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -16,6 +14,8 @@ from millstream.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from tests.broker.serving import Process
+from tests.broker.wire import Wire
 
 PARTITIONS = 3
 KILLS = 4

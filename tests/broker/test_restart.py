@@ -4,8 +4,6 @@ import signal
 import time
 
 import pytest
-from broker.serving import Process
-from broker.wire import Wire
 
 from millstream.broker.internal_topics import java_hash
 from millstream.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -24,6 +22,8 @@ from millstream.protocol.messages.offset_commit import (
 )
 from millstream.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from millstream.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.broker.serving import Process
+from tests.broker.wire import Wire
 
 
 def test_the_hash_is_javas():

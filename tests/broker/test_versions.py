@@ -3,7 +3,6 @@
 import struct
 
 import pytest
-from broker.wire import Wire
 
 from millstream.broker.apis import APIS
 from millstream.protocol import errors
@@ -25,6 +24,7 @@ from millstream.protocol.messages.offset_fetch import (
 from millstream.protocol.messages.offset_for_leader_epoch import OffsetForLeaderPartition, OffsetForLeaderTopic
 from millstream.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream.protocol.records import build
+from tests.broker.wire import Wire
 
 NOW = 1_700_000_000_000
 

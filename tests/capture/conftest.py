@@ -11,14 +11,14 @@ from typing import Any
 
 import psycopg
 import pytest
-import servers
-from brokers import fresh, running_broker
 
 from millstream.capture.slot import slot_name
 from millstream.capture.table import PostgresTable, Table
 from millstream.postgres.connect import connect
 from millstream.postgres.server import Server
 from millstream.settings import Kafka
+from tests import servers
+from tests.brokers import fresh, running_broker
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ import threading
 import pytest
 from demo.parts import Broker, eventually
 
+from millstream.client import catchup
 from millstream.client.admin import STATUS, ensure_topic, topic_names
 from millstream.client.lag import commit, group_lag
 from millstream.client.producer import producer
 from millstream.client.status import Reporter
-from millstream.demo import catchup
 from millstream.demo.demo import clear, command, parts
 from millstream.demo.options import Options
 from millstream.demo.plane import wait_for_query

@@ -6,7 +6,13 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log.logs import (
+
+from millstream.log import compaction
+from millstream.log.compaction import Newest, Transactions
+from millstream.log.index import Aborted
+from millstream.protocol import records
+from millstream.protocol.records import Record
+from tests.log.logs import (
     NOW,
     batch,
     batches,
@@ -20,12 +26,6 @@ from log.logs import (
     state,
     values,
 )
-
-from millstream.log import compaction
-from millstream.log.compaction import Newest, Transactions
-from millstream.log.index import Aborted
-from millstream.protocol import records
-from millstream.protocol.records import Record
 
 CONFIG = {
     "cleanup.policy": "compact",

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from log.logs import NOW, batch, consume, keyed, open_log, state, values
 
 from millstream.log import Log, failpoints, verify
+from tests.log.logs import NOW, batch, consume, keyed, open_log, state, values
 
 COMPACTED = {
     "cleanup.policy": "compact",

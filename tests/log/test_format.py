@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from log.logs import NOW, batch, consume, maintain, state, values
 
 from millstream.log import Log, verify
 from millstream.log.log import FORMAT
+from tests.log.logs import NOW, batch, consume, maintain, state, values
 
 DATA = Path(__file__).parent / "data"
 VERSIONS = sorted(DATA.glob("format-*"))

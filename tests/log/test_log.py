@@ -8,11 +8,11 @@ import textwrap
 import uuid
 
 import pytest
-from log.logs import NOW, Clock, batch, consume, crash, fill, maintain, open_log, values
 
 from millstream.log import InvalidConfig, Log, LogError, TopicExists, UnknownTopic
 from millstream.log import log as logs
 from millstream.log.errors import InvalidPartitions, InvalidTopic, LogLocked, UnknownFormat
+from tests.log.logs import NOW, Clock, batch, consume, crash, fill, maintain, open_log, values
 
 
 def test_the_example_in_the_docstring(tmp_path, capsys):

@@ -9,7 +9,6 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log.logs import NOW, SMALL, batch, batches, consume, content, crash, fill, keyed, maintain, open_log, values
 
 from millstream.log import CorruptMessage, Log, LogError, OffsetOutOfRange, StorageError, appending, upkeep
 from millstream.log.errors import (
@@ -21,6 +20,7 @@ from millstream.log.errors import (
     UnsupportedCompression,
 )
 from millstream.protocol import records
+from tests.log.logs import NOW, SMALL, batch, batches, consume, content, crash, fill, keyed, maintain, open_log, values
 
 
 @pytest.fixture

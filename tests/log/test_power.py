@@ -12,9 +12,9 @@ import shutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log.logs import NOW, batch, consume, crash, fill, maintain, open_log, values
 
 from millstream.protocol import records
+from tests.log.logs import NOW, batch, consume, crash, fill, maintain, open_log, values
 
 CONFIG = {"internal.segment.bytes": "700", "millstream.durability": "commit", "retention.ms": "-1"}
 

@@ -6,11 +6,11 @@ import shutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log.logs import NOW, SMALL, batch, consume, crash, fill, maintain, open_log, values
 
 from millstream.log import CorruptMessage, checkpoint, recovery
 from millstream.log.partition import Partition
 from millstream.protocol import records
+from tests.log.logs import NOW, SMALL, batch, consume, crash, fill, maintain, open_log, values
 
 
 def crashed(folder, count=20, *, config=SMALL, tidy=False, close=False):

@@ -1,9 +1,9 @@
 """`verify` finds what is damaged, names it, and says nothing about what is whole."""
 
 import pytest
-from log.logs import SMALL, crash, fill, open_log
 
 from millstream.log import verify
+from tests.log.logs import SMALL, crash, fill, open_log
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from brokers import wait_until
 
 from millstream.postgres import server as module
 from millstream.postgres.account import account_for, processes_in
 from millstream.postgres.server import Server, run
 from millstream.settings import MillstreamError
+from tests.brokers import wait_until
 
 pytestmark = pytest.mark.system
 

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol.kio_values import encoded, load, make, same
 
 from millstream.protocol.messages import APIS
 from millstream.protocol.messages.fetch import (
@@ -21,6 +20,7 @@ from millstream.protocol.messages.fetch import (
 from millstream.protocol.messages.metadata import MetadataRequest
 from millstream.protocol.messages.produce import ProduceRequest
 from millstream.protocol.wire import DecodeError, EncodeError
+from tests.protocol.kio_values import encoded, load, make, same
 
 
 def cases():

@@ -16,10 +16,11 @@ import psycopg
 from psycopg import sql
 
 from millstream.app import App
+from millstream.client import catchup
 from millstream.client.admin import STATUS, end_offsets, topic_names
 from millstream.client.status import read as read_status
 from millstream.client.tail import Message, tail
-from millstream.demo import catchup, checks
+from millstream.demo import checks
 from millstream.demo.batch import FlightKey, expected
 from millstream.demo.checks import Check, Enriched, ViewRow
 from millstream.demo.data import at

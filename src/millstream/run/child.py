@@ -22,7 +22,9 @@ from types import FrameType
 from millstream.run.part import HOPELESS
 from millstream.settings import MillstreamError, Settings, redact
 
-ORPHAN_GRACE = 15.0  # seconds that an orphan may take to end in order; then it and what it started are killed
+# Seconds that an orphan may take to end in order; then it and what it started are killed. Short, since the log is gone too: what
+# waits for its answers waits in vain, and the next run waits for the orphan.
+ORPHAN_GRACE = 3.0
 
 _log = logging.getLogger("millstream.run.child")
 

@@ -76,8 +76,8 @@ class Running:
         """
         queries = {name: [t.name for t in query.topics] for name, query in self.app.queries.items()}
         candidates = [f"_{self.app.name}.{q.name}" for q in self.app.queries.values() if q.kind == "alert"]
-        wanted = catchup.inputs(self.app.name, queries, {t for names in queries.values() for t in names})
-        catchup.wait(self.kafka, wanted, candidates, threading.Event(), patience=timeout)
+        wanted = catchup.inputs(self.app.name, queries)
+        catchup.wait(self.kafka, self.app.name, wanted, candidates, threading.Event(), patience=timeout)
 
     def view(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a view, ordered by its columns."""

@@ -4,7 +4,6 @@ import time
 import uuid
 
 import pytest
-from broker.wire import Wire
 
 from millstream.protocol import errors
 from millstream.protocol.messages.alter_configs import AlterConfigsRequest
@@ -30,6 +29,7 @@ from millstream.protocol.messages.metadata import MetadataRequest, MetadataReque
 from millstream.protocol.messages.offset_delete import OffsetDeleteRequest
 from millstream.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream.protocol.records import build
+from tests.broker.wire import Wire
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Who has how much before it, from ends and committed offsets."""
 
+from millstream.client.catchup import behind, inputs
 from millstream.client.lag import Lag
-from millstream.demo.catchup import behind, inputs
 
 ENDS = {("departures", 0): 10, ("departures", 1): 5, ("arrivals", 0): 7}
 
