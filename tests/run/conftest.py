@@ -1,7 +1,8 @@
 """Fixtures of the supervision's tests."""
 
 import pytest
-from run.supervision import Children, Recorder
+
+from tests.run.supervision import Children, Recorder
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 import sys
 from pathlib import Path
 
-from run.supervision import QUICK, Children
-
 from millstream.app import App
 from millstream.run.part import Process
 from millstream.run.plan import Plan
 from millstream.run.supervisor import Supervisor
 from millstream.settings import MillstreamError, Settings
+from tests.run.supervision import QUICK, Children
 
 LISTENS = """
 import socket

@@ -6,11 +6,11 @@ import sys
 import time
 
 import pytest
-from run.supervision import QUICK, all_ready, wait_until
 
 from millstream.run import tree
 from millstream.run.part import Context, Process, Step
 from millstream.settings import MillstreamError
+from tests.run.supervision import QUICK, all_ready, wait_until
 
 
 def process(children, name, body="ready()", needs=(), **more):

@@ -5,10 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from run.supervision import wait_until
-
 import millstream.run.launch as launch
 from millstream.run import tree
+from tests.run.supervision import wait_until
 
 LAUNCH = [sys.executable, "-I", "-S", launch.__file__]
 

@@ -5,9 +5,9 @@ import signal
 import sys
 
 import pytest
-from run.supervision import wait_until
 
 from millstream.run.life import MAX_LINE, Life, facts_in, in_words
+from tests.run.supervision import wait_until
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from run.supervision import wait_until
 
 from millstream.run.lock import Lock, held
 from millstream.settings import MillstreamError
+from tests.run.supervision import wait_until
 
 
 def test_held_until_released(tmp_path):

@@ -11,24 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from run.fake import Fake
-from run.supervision import wait_until
 
 from millstream.app import App
 from millstream.run import runfile, tree
 from millstream.run.part import Process, Step
 from millstream.run.supervisor import Supervisor, file_of
 from millstream.settings import MillstreamError, Settings
+from tests.run.fake import Fake
+from tests.run.supervision import wait_until
 
-TESTS = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
 def program(folder: Path, *options: str):
     """The fake as a program of its own, once it is up."""
     with subprocess.Popen(
-        [sys.executable, "-m", "run.fake", str(folder), *options],
-        cwd=TESTS,
+        [sys.executable, "-m", "tests.run.fake", str(folder), *options],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from run.supervision import wait_until
 
 from millstream.run import runfile, tree
 from millstream.run.restarts import Pace
 from millstream.run.takeover import take_over
+from tests.run.supervision import wait_until
 
 RUN = f"takeover-{os.getpid()}"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); input()"

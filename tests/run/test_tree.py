@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from run.supervision import wait_until
 
 from millstream.run import tree
+from tests.run.supervision import wait_until
 
 RUN = f"tree-{os.getpid()}"
 

@@ -46,7 +46,8 @@ def work(part: Callable[[Ready, threading.Event], None], *, ends: bool = False) 
     say = _own_stdout()
     _log_to_stderr()
     stop = threading.Event()
-    asked = threading.Event()  # a part may set `stop` itself when it falls apart, which is no reason to call it a good end
+    # A part may set `stop` itself when it falls apart, which is no reason to call it a good end.
+    asked = threading.Event()
     _watch(asked, stop)
     try:
         part(lambda facts: say("ready", facts), stop)

@@ -9,6 +9,7 @@ Events are method calls with the time; each returns an outcome to answer, and le
 Source: Kafka's GroupMetadataManager, ConsumerGroup, CurrentAssignmentBuilder; KIP-848.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -85,6 +86,16 @@ class Changes:
         return bool(self.group or self.members or self.target or self.target_epoch or self.current)
 
 
+def topics_hash(topics: Mapping[str, tuple[bytes, int]]) -> int:
+    """A number of 64 bits that tells sets of topics apart."""
+    digest = hashlib.blake2b(repr(sorted(topics.items())).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+# Equal to no group's topics.
+UNKNOWN_TOPICS: dict[str, tuple[bytes, int]] = {"": (b"", -1)}
+
+
 class ConsumerGroup:
     """One group. ``resolve`` gives the topics (name -> id and partitions) that exist now; ``match`` those of a regex."""
 
@@ -105,6 +116,7 @@ class ConsumerGroup:
         self.static: dict[str, str] = {}
         self.since = 0.0  # when it became empty
         self.changes = Changes()
+        self.stored_hash = 0  # of the topics that the stored epoch is for; only for restore
         self.session_seconds = session_seconds
         self.max_size = max_size
         self._resolve = resolve
@@ -184,6 +196,11 @@ class ConsumerGroup:
         """Topics that members follow, existing or not."""
         return {name for m in self.members.values() for name in self._names(m)}
 
+    @property
+    def metadata_hash(self) -> int:
+        """Of the subscribed topics, their ids and partitions, as the present epoch knows them."""
+        return topics_hash(self._seen)
+
     def restore(self, now: float) -> None:
         """After a restart: who owns what follows from the members; everybody gets a whole session."""
         self._owners = {}
@@ -194,7 +211,9 @@ class ConsumerGroup:
             if member.state == UNREVOKED:
                 member.revoke_deadline = now + member.rebalance_seconds
             self._own(member)
-        self._seen = self._wanted()
+        wanted = self._wanted()
+        # Topics may have changed after the last epoch was stored: then the next heartbeat must see a change.
+        self._seen = wanted if topics_hash(wanted) == self.stored_hash else UNKNOWN_TOPICS
         self.since = now
 
     # ---- members
@@ -330,6 +349,7 @@ class ConsumerGroup:
         wanted = self._wanted()
         if wanted != self._seen:
             self._seen = wanted
+            self.changes.group = True
             self._raise_epoch()
 
     def _assign(self) -> None:

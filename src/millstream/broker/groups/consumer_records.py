@@ -31,7 +31,9 @@ def writes(group: ConsumerGroup, now: int) -> list[Write]:
         member = group.members.get(member_id)
         out.append((ConsumerGroupMemberMetadataKey(group.id, member_id), _member_value(member) if member else None, 0))
     if changes.group:
-        out.append((ConsumerGroupMetadataKey(group.id), ConsumerGroupMetadataValue(group.epoch), 0))
+        out.append(
+            (ConsumerGroupMetadataKey(group.id), ConsumerGroupMetadataValue(group.epoch, group.metadata_hash), 0)
+        )
     for member_id in sorted(changes.target):
         target = group.target.get(member_id)
         value = None
@@ -64,7 +66,8 @@ def read(record: Replayed, groups: dict[str, ConsumerGroup], make: Callable[[str
             groups.pop(group_id, None)
             return group_id
         value = ConsumerGroupMetadataValue.decode(record.value, record.version)
-        _group(groups, group_id, make).epoch = value.epoch
+        group = _group(groups, group_id, make)
+        group.epoch, group.stored_hash = value.epoch, value.metadata_hash
     elif record.type == TARGET_EPOCH:
         group_id = ConsumerGroupTargetAssignmentMetadataKey.decode(record.key, 0).group_id
         if record.value is not None:

@@ -1,0 +1,160 @@
+"""End-to-end latency, log to log, of a query that passes every departure through: in real-time mode and in micro-batches.
+
+Each event is decoded strictly and written again as JSON, as an alert's query does it. The clock runs from the producer's call to the
+consumer's receipt, all on this machine. Both kinds of query run on one Spark session and the embedded broker (a process
+of its own), one after the other, several times over, so that a busy moment does not fall on one of them alone.
+
+    scripts/bench realtime            or: python bench/realtime.py --events 20000 --rate 1000 --repeats 3
+    python bench/realtime.py --kafka HOST:PORT      on a log that is there already
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+from confluent_kafka import Consumer, TopicPartition
+
+from millstream.client.admin import ensure_topics
+from millstream.client.producer import producer
+from millstream.demo.flights import Departure
+from millstream.event import Topic, encode
+from millstream.process import alerts
+from millstream.process.context import Context
+from millstream.process.query import Query
+from millstream.process.session import local_slots, session
+from millstream.process.tables import TableCopies
+from millstream.settings import Kafka, Settings
+
+PARTITIONS = 2
+WARM_UP = 2000  # events before those that count: code is compiled, connections are made
+PATIENCE_S = 60.0  # for the last event to arrive
+
+
+class Numbered(msgspec.Struct):
+    """What the consumer reads of an event."""
+
+    flight: int
+
+
+@contextmanager
+def broker(folder: Path, address: str | None) -> Iterator[Kafka]:
+    """Give the log: the one at `address`, or one of ours in a process of its own."""
+    if address:
+        yield Kafka(address)
+        return
+    command = [sys.executable, "-m", "millstream.broker", "--data", str(folder), "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield Kafka(json.loads(process.stdout.readline().removeprefix("ready "))["kafka"])
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def run(context: Context, realtime: bool, events: int, rate: float, number: int) -> list[float]:
+    """Run one query over fresh topics and return the latency of each event, in seconds."""
+    name = f"{'realtime' if realtime else 'batches'}_{number}"
+    topic = Topic(f"departures_{name}", Departure, key="tailnum", event_time="departed_at", partitions=PARTITIONS)
+    every = timedelta(seconds=5) if realtime else timedelta(milliseconds=1)
+    query = Query(name, "alert", (topic,), lambda d: d, name, ("tailnum",), realtime, every)
+    output = alerts.candidates(context.app, name)
+    ensure_topics(context.kafka, [(topic.name, PARTITIONS, {}), (output, PARTITIONS, {})])
+    sent, arrived = [0.0] * events, [0.0] * events
+    stop = threading.Event()
+    reader = threading.Thread(target=receive, args=(context.kafka, output, arrived, stop), daemon=True)
+    reader.start()
+    running = alerts.start(context, query)
+    try:
+        send(context.kafka, topic, sent, rate)
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(arrived) and time.monotonic() < deadline and running.isActive:
+            time.sleep(0.1)
+    finally:
+        running.stop()
+        stop.set()
+        reader.join()
+    if missing := arrived.count(0.0):
+        raise SystemExit(f"{name}: {missing} of {events} events did not arrive; {running.exception()}")
+    return sorted(a - s for a, s in zip(arrived[WARM_UP:], sent[WARM_UP:], strict=True))
+
+
+def send(kafka: Kafka, topic: Topic, sent: list[float], rate: float) -> None:
+    """Send the events, each when it is due, noting when."""
+    client = producer(kafka, linger_ms=0)
+    begin, at = time.perf_counter(), datetime(2013, 1, 1, tzinfo=UTC)
+    for i in range(len(sent)):
+        time.sleep(max(0.0, begin + i / rate - time.perf_counter()))
+        event = Departure(
+            carrier="UA",
+            flight=i,
+            origin="EWR",
+            dest="IAH",
+            tailnum=f"N{i % 4000}",
+            scheduled_at=at,
+            departed_at=at + timedelta(seconds=i),
+            delay=2.0,
+        )
+        value = encode(event)
+        sent[i] = time.perf_counter()
+        client.produce(topic.name, key=event.tailnum, value=value)
+        client.poll(0)
+    client.flush()
+
+
+def receive(kafka: Kafka, topic: str, arrived: list[float], stop: threading.Event) -> None:
+    """Note when each event arrives (its first arrival, should it come twice)."""
+    consumer = Consumer(kafka.client(group_id="bench", enable_auto_commit=False, auto_offset_reset="earliest"))
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+    while not stop.is_set():
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            now = time.perf_counter()
+            number = msgspec.json.decode(message.value() or b"", type=Numbered).flight
+            arrived[number] = arrived[number] or now
+    consumer.close()
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description="latency of real-time mode beside micro-batches")
+    parser.add_argument("--events", type=int, default=20_000, help="events that count, per query and repeat")
+    parser.add_argument("--rate", type=float, default=1000.0, help="events per second")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kafka", help="a log that is there already")
+    options = parser.parse_args()
+    found: dict[bool, list[list[float]]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory() as folder, broker(Path(folder) / "log", options.kafka) as kafka:
+        settings = Settings(data=Path(folder), cache=Settings.load().cache)
+        spark = session("bench", settings, slots=local_slots([PARTITIONS]))
+        context = Context(spark, f"bench{int(time.time())}", kafka, "", settings.data, TableCopies(kafka, []))
+        print(f"{'query':<14}{'repeat':>7}{'events':>9}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}")
+        for repeat in range(options.repeats):
+            for realtime in (True, False):
+                times = run(context, realtime, WARM_UP + options.events, options.rate, repeat)
+                found[realtime].append(times)
+                row("real time" if realtime else "micro-batches", str(repeat + 1), times)
+        for realtime, repeats in found.items():
+            row("real time" if realtime else "micro-batches", "all", sorted(t for times in repeats for t in times))
+        spark.stop()
+
+
+def row(name: str, repeat: str, times: list[float]) -> None:
+    """Print one line of the table; `times` are sorted seconds."""
+    shown = [times[int(q * (len(times) - 1))] * 1000 for q in (0.5, 0.9, 0.99, 1.0)]
+    print(f"{name:<14}{repeat:>7}{len(times):>9}" + "".join(f"{value:>9.1f}" for value in shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()
