@@ -1,7 +1,8 @@
 """End-to-end latency, log to log, of a query that passes every departure through: in real-time mode and in micro-batches.
 
-Each event is decoded strictly and written again as JSON, as an alert's query does it. The clock runs from the producer's call to the
-consumer's receipt, all on this machine. Both kinds of query run on one Spark session and the embedded broker (a process
+Each event is decoded strictly and written again as JSON, as an alert's query does it. The clock runs from the producer's call
+to the consumer's receipt, all on this machine. A real-time query commits its progress now and then (--every), for which it
+pauses: that is what its slowest events wait for. Both kinds of query run on one Spark session and the embedded broker (a process
 of its own), one after the other, several times over, so that a busy moment does not fall on one of them alone.
 
     scripts/bench realtime            or: python bench/realtime.py --events 20000 --rate 1000 --repeats 3
@@ -37,7 +38,7 @@ from millstream.process.tables import TableCopies
 from millstream.settings import Kafka, Settings
 
 PARTITIONS = 2
-WARM_UP = 2000  # events before those that count: code is compiled, connections are made
+WARM_UP = 3000  # events before those that count, all of them through: code is compiled, connections are made
 PATIENCE_S = 60.0  # for the last event to arrive
 
 
@@ -63,11 +64,13 @@ def broker(folder: Path, address: str | None) -> Iterator[Kafka]:
         process.wait(20)
 
 
-def run(context: Context, realtime: bool, events: int, rate: float, number: int) -> list[float]:
+def run(
+    context: Context, realtime: bool, events: int, rate: float, number: int, commit: timedelta = timedelta(seconds=5)
+) -> list[float]:
     """Run one query over fresh topics and return the latency of each event, in seconds."""
     name = f"{'realtime' if realtime else 'batches'}_{number}"
     topic = Topic(f"departures_{name}", Departure, key="tailnum", event_time="departed_at", partitions=PARTITIONS)
-    every = timedelta(seconds=5) if realtime else timedelta(milliseconds=1)
+    every = commit if realtime else timedelta(milliseconds=1)
     query = Query(name, "alert", (topic,), lambda d: d, name, ("tailnum",), realtime, every)
     output = alerts.candidates(context.app, name)
     ensure_topics(context.kafka, [(topic.name, PARTITIONS, {}), (output, PARTITIONS, {})])
@@ -77,10 +80,10 @@ def run(context: Context, realtime: bool, events: int, rate: float, number: int)
     reader.start()
     running = alerts.start(context, query)
     try:
-        send(context.kafka, topic, sent, rate)
-        deadline = time.monotonic() + PATIENCE_S
-        while not all(arrived) and time.monotonic() < deadline and running.isActive:
-            time.sleep(0.1)
+        send(context.kafka, topic, sent, rate, 0, WARM_UP)
+        wait(arrived, WARM_UP)
+        send(context.kafka, topic, sent, rate, WARM_UP, len(sent))
+        wait(arrived, len(sent))
     finally:
         running.stop()
         stop.set()
@@ -90,12 +93,19 @@ def run(context: Context, realtime: bool, events: int, rate: float, number: int)
     return sorted(a - s for a, s in zip(arrived[WARM_UP:], sent[WARM_UP:], strict=True))
 
 
-def send(kafka: Kafka, topic: Topic, sent: list[float], rate: float) -> None:
-    """Send the events, each when it is due, noting when."""
+def wait(arrived: list[float], count: int) -> None:
+    """Return when the first `count` events have arrived, or when waiting longer makes no sense."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not all(arrived[:count]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def send(kafka: Kafka, topic: Topic, sent: list[float], rate: float, first: int, end: int) -> None:
+    """Send the events from `first` to before `end`, each when it is due, noting when."""
     client = producer(kafka, linger_ms=0)
     begin, at = time.perf_counter(), datetime(2013, 1, 1, tzinfo=UTC)
-    for i in range(len(sent)):
-        time.sleep(max(0.0, begin + i / rate - time.perf_counter()))
+    for i in range(first, end):
+        time.sleep(max(0.0, begin + (i - first) / rate - time.perf_counter()))
         event = Departure(
             carrier="UA",
             flight=i,
@@ -132,6 +142,9 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=20_000, help="events that count, per query and repeat")
     parser.add_argument("--rate", type=float, default=1000.0, help="events per second")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--every", type=float, default=5.0, help="seconds between a real-time query's commits, 5 at least"
+    )
     parser.add_argument("--kafka", help="a log that is there already")
     options = parser.parse_args()
     found: dict[bool, list[list[float]]] = {True: [], False: []}
@@ -142,7 +155,9 @@ def main() -> None:
         print(f"{'query':<14}{'repeat':>7}{'events':>9}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}")
         for repeat in range(options.repeats):
             for realtime in (True, False):
-                times = run(context, realtime, WARM_UP + options.events, options.rate, repeat)
+                times = run(
+                    context, realtime, WARM_UP + options.events, options.rate, repeat, timedelta(seconds=options.every)
+                )
                 found[realtime].append(times)
                 row("real time" if realtime else "micro-batches", str(repeat + 1), times)
         for realtime, repeats in found.items():

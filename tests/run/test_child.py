@@ -1,13 +1,15 @@
 """The child's frame around a room's run(): its one line on stdout, its end, its log. The room is a stand-in."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from millstream.run import tree
+from tests.run.supervision import wait_until
 
 # A room whose run() is given by the test, in a real child process.
 _FRAME = """
@@ -127,10 +129,7 @@ while True: time.sleep(1)"""
     child.stdin.close()
     child.stdin = None
     assert child.wait(10) == -signal.SIGKILL
-    with pytest.raises(ProcessLookupError):
-        for _ in range(500):
-            os.kill(inner, 0)
-            signal.sigtimedwait([], 0.01)
+    wait_until(lambda: not tree.alive(inner))
 
 
 def test_the_child_loads_no_client_before_its_room_does():

@@ -79,6 +79,7 @@ def test_wrong_files_are_refused_with_the_reason(tmp_path, text, message):
         ("host=a password='hush it' user=b", "host=a password=*** user=b"),
         ("postgresql://me:hush@db/x", "postgresql://me:***@db/x"),
         ("http://127.0.0.1:1/?token=hush", "http://127.0.0.1:1/?token=***"),
+        ('Required username="u" password="hu\\"sh";', 'Required username="u" password=***;'),
         ("nothing to hide", "nothing to hide"),
     ],
 )

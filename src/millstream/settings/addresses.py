@@ -13,7 +13,8 @@ from millstream.settings.errors import MillstreamError
 # What looks like a secret in a connection string, a URL or an option's name; used only to hide, never to parse.
 _SECRET_OPTION = re.compile(r"(password|secret|token|jaas|key\.pem)", re.IGNORECASE)
 _SECRET_IN_TEXT = re.compile(
-    r"""(?ix) (?P<lead> \b(?:password|passwd|secret|token|sslpassword) \s*=\s* ) (?: '(?:[^'\\]|\\.)*' | [^\s&'"]+ )
+    r"""(?ix) (?P<lead> \b(?:password|passwd|secret|token|sslpassword) \s*=\s* )
+        (?: '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | [^\s&'"]+ )
       | (?P<url> \b[a-z][a-z0-9+.-]*://[^\s:/@]*: ) [^\s@/]+ (?=@)"""
 )
 
