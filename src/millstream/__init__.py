@@ -5,9 +5,7 @@ The public names, loaded when first used: importing `millstream` loads neither S
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,15 +40,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
-
-
-class _Package(ModuleType):
-    """This package: its public names win over rooms of the same name."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # Importing the room millstream.postgres would otherwise replace the function ms.postgres, depending on who imports first.
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -14,8 +14,8 @@ import pytest
 
 from millstream.capture.slot import slot_name
 from millstream.capture.table import PostgresTable, Table
-from millstream.postgres.connect import connect
-from millstream.postgres.server import Server
+from millstream.postgresql.connect import connect
+from millstream.postgresql.server import Server
 from millstream.settings import Kafka
 from tests import servers
 from tests.brokers import fresh, running_broker

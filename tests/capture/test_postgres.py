@@ -17,8 +17,8 @@ import pytest
 from millstream.capture import failpoints, postgres
 from millstream.client import status
 from millstream.client.admin import delete_topic
-from millstream.postgres.connect import connect
-from millstream.postgres.server import Server
+from millstream.postgresql.connect import connect
+from millstream.postgresql.server import Server
 from tests import servers
 from tests.brokers import ADDRESS, Broker
 from tests.capture.conftest import Source

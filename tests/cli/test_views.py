@@ -6,18 +6,18 @@ from datetime import UTC, datetime
 import pytest
 
 from millstream.cli import main
-from millstream.postgres.connect import connect
-from millstream.postgres.server import Server
+from millstream.postgresql.connect import connect
+from millstream.postgresql.server import Server
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
 def conninfo(tmp_path_factory):
-    """A store of views with two applications in it, as `millstream.postgres.upsert` makes them."""
+    """A store of views with two applications in it, as `millstream.postgresql.upsert` makes them."""
     import pyarrow as pa
 
-    from millstream.postgres import upsert
+    from millstream.postgresql import upsert
 
     with Server(tmp_path_factory.mktemp("postgres") / "server") as server:
         conninfo = server.database("views")

@@ -19,7 +19,7 @@ from millstream.demo.resume import OtherInput
 from millstream.demo.sending import Interrupted
 from millstream.demo.sequence import TOPICS, busiest_plane
 from millstream.demo.tables import prepare, records
-from millstream.postgres.server import Server
+from millstream.postgresql.server import Server
 from millstream.settings import MillstreamError
 
 DAYS = 2

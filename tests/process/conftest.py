@@ -12,8 +12,8 @@ import pytest
 from millstream.capture.table import Table
 from millstream.client.status import read
 from millstream.event import Topic
-from millstream.postgres.connect import ensure_database
-from millstream.postgres.server import Server
+from millstream.postgresql.connect import ensure_database
+from millstream.postgresql.server import Server
 from millstream.process.query import Query
 from millstream.settings import Kafka, Settings
 from tests.brokers import running_broker, wait_until

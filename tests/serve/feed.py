@@ -270,7 +270,7 @@ class Feed:
 
 def main() -> None:
     """Run the console over the feed."""
-    from millstream.postgres.server import Server
+    from millstream.postgresql.server import Server
     from millstream.serve import run
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from millstream.postgres.server import Server
+from millstream.postgresql.server import Server
 from tests.brokers import ADDRESS, Broker, wait_until
 from tests.serve.feed import Feed, application
 from tests.serve.test_service import console

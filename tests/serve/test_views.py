@@ -5,7 +5,7 @@ import threading
 import psycopg
 import pytest
 
-from millstream.postgres.server import Server
+from millstream.postgresql.server import Server
 from millstream.serve import views
 from millstream.serve.activity import Activity
 from millstream.serve.views import Views

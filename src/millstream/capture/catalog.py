@@ -10,7 +10,7 @@ from psycopg import sql
 from millstream.capture.envelope import Column
 from millstream.capture.pgoutput import RelationColumn
 from millstream.capture.types import NUMERIC, Type
-from millstream.postgres.connect import Connection
+from millstream.postgresql.connect import Connection
 from millstream.settings import MillstreamError
 
 # Both sessions (the copy's and the log's) print values alike, so that a row's key has one form.

@@ -29,7 +29,7 @@ from millstream.capture.pgoutput import (
 )
 from millstream.capture.sink import Sink
 from millstream.capture.snapshot import Unseen, read_row, snapshot
-from millstream.postgres.connect import Connection
+from millstream.postgresql.connect import Connection
 from millstream.settings import MillstreamError
 
 _log = logging.getLogger(__name__)

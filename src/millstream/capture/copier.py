@@ -16,7 +16,7 @@ from millstream.capture.failpoints import reach
 from millstream.capture.sink import Sink
 from millstream.capture.snapshot import ChunkReader, Unseen, snapshot
 from millstream.capture.state import TableState
-from millstream.postgres.connect import Connection
+from millstream.postgresql.connect import Connection
 from millstream.settings import MillstreamError
 
 _log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from millstream.capture.snapshot import Unseen
 from millstream.capture.state import StateFile, TableState
 from millstream.capture.table import Table
 from millstream.client.admin import SCHEMAS
-from millstream.postgres.connect import Connection, connect, explain
+from millstream.postgresql.connect import Connection, connect, explain
 from millstream.settings import MillstreamError
 
 SETTLE_S = 1.0  # how often the source is told what is stored, so the most that a crash repeats under a light load

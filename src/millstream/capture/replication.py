@@ -11,7 +11,7 @@ import psycopg
 from psycopg import pq
 
 from millstream.capture.catalog import OPTIONS
-from millstream.postgres.connect import CONNECT_S, connect, explain
+from millstream.postgresql.connect import CONNECT_S, connect, explain
 from millstream.settings import MillstreamError
 
 _DATA = Struct(">cQQq")  # 'w', start, end, server clock; the message follows

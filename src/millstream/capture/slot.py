@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from millstream.capture.catalog import SourceTable, publishes_generated
-from millstream.postgres.connect import Connection, address
+from millstream.postgresql.connect import Connection, address
 from millstream.settings import MillstreamError
 
 MAX_NAME = 63  # PostgreSQL cuts longer names

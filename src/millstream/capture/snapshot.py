@@ -22,7 +22,7 @@ from psycopg.rows import TupleRow
 from millstream.capture.catalog import SourceTable
 from millstream.capture.envelope import split_copy_row
 from millstream.capture.pgoutput import Values
-from millstream.postgres.connect import Connection
+from millstream.postgresql.connect import Connection
 from millstream.settings import MillstreamError
 
 VISIBLE_S = (

@@ -11,7 +11,7 @@ from millstream.cli.common import Common, command
 from millstream.settings import MillstreamError
 
 if TYPE_CHECKING:
-    from millstream.postgres.connect import Connection
+    from millstream.postgresql.connect import Connection
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="print the rows of this view: VIEW or APP.VIEW")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="how many rows, newest keys first")]
@@ -26,7 +26,7 @@ def views(at: Common, name: Name = None, limit: Limit = LIMIT, app: App = None) 
     """List the views with their rows, or print the rows of one."""
     from psycopg import Error
 
-    from millstream.postgres.connect import connect
+    from millstream.postgresql.connect import connect
 
     with connect(
         at.postgres, autocommit=True, statement_timeout_s=STATEMENT_S, options="-c timezone=UTC"

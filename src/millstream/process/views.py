@@ -19,8 +19,8 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.postgres.connect import Connection, connect
-from millstream.postgres.upsert import Target, apply, ensure
+from millstream.postgresql.connect import Connection, connect
+from millstream.postgresql.upsert import Target, apply, ensure
 from millstream.process.analysis import aggregates, called
 from millstream.process.context import Context
 from millstream.process.decode import ORIGIN

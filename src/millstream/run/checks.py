@@ -177,7 +177,7 @@ def _log(settings: Settings) -> Iterator[Finding]:
 
 
 def _postgres(settings: Settings) -> Iterator[Finding]:
-    from millstream.postgres import binaries
+    from millstream.postgresql import binaries
     from millstream.run import runfile
 
     if settings.postgres:
@@ -223,7 +223,7 @@ def _spark(settings: Settings) -> Iterator[Finding]:
 
 
 def _database(name: str, conninfo: str, before: str = "", *, replicates: bool = False) -> Finding:
-    from millstream.postgres.connect import address, connect
+    from millstream.postgresql.connect import address, connect
 
     with connect(conninfo, connect_timeout=int(_PATIENCE)) as connection:
         row = connection.execute("SELECT current_setting('server_version'), current_setting('wal_level')").fetchone()

@@ -8,7 +8,7 @@ from typing import Literal
 
 from millstream.client.admin import TopicFacts, describe_topics, topic_names
 from millstream.client.wait import wait_for_kafka
-from millstream.postgres.connect import address, connect
+from millstream.postgresql.connect import address, connect
 from millstream.run import runfile
 from millstream.run.plan import STORE, Plan, TopicPlan
 from millstream.settings import Kafka, MillstreamError, Settings

@@ -14,8 +14,8 @@ Ready = Callable[[dict[str, object]], None]
 
 def run_postgres(settings: Settings, databases: Sequence[str], ready: Ready, stop: threading.Event) -> None:
     """The embedded PostgreSQL; ready once the databases are there. It keeps its port by itself."""
-    from millstream.postgres import server
-    from millstream.postgres.connect import ensure_database
+    from millstream.postgresql import server
+    from millstream.postgresql.connect import ensure_database
 
     def prepare(facts: dict[str, object]) -> None:
         for name in databases:

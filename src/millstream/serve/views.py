@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from millstream.postgres.connect import Connection, connect
+from millstream.postgresql.connect import Connection, connect
 from millstream.serve import columns
 from millstream.serve.activity import Activity
 from millstream.serve.state import Column, ViewState

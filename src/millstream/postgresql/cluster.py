@@ -19,8 +19,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from millstream.postgres.account import Account, account_for_initdb, give
-from millstream.postgres.binaries import MAJOR
+from millstream.postgresql.account import Account, account_for_initdb, give
+from millstream.postgresql.binaries import MAJOR
 from millstream.settings import MillstreamError
 
 VERSION = 1

@@ -13,10 +13,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millstream.postgres import upsert
-from millstream.postgres.connect import connect
-from millstream.postgres.server import Server
-from millstream.postgres.upsert import Column, Target
+from millstream.postgresql import upsert
+from millstream.postgresql.connect import connect
+from millstream.postgresql.server import Server
+from millstream.postgresql.upsert import Column, Target
 from millstream.settings import MillstreamError
 
 FIRST = uuid.UUID(int=1)

@@ -22,7 +22,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from millstream.postgres.connect import Connection, identifiers
+from millstream.postgresql.connect import Connection, identifiers
 from millstream.settings import MillstreamError
 
 if TYPE_CHECKING:

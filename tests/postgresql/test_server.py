@@ -17,9 +17,9 @@ import psutil
 import psycopg
 import pytest
 
-from millstream.postgres import server as module
-from millstream.postgres.account import account_for, processes_in
-from millstream.postgres.server import Server, run
+from millstream.postgresql import server as module
+from millstream.postgresql.account import account_for, processes_in
+from millstream.postgresql.server import Server, run
 from millstream.settings import MillstreamError
 from tests.brokers import wait_until
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.system
 RUN = """
 import json, sys, threading
 from pathlib import Path
-from millstream.postgres.server import run
+from millstream.postgresql.server import run
 run(Path(sys.argv[1]), 0, ready=lambda facts: print(json.dumps(facts), flush=True), stop=threading.Event())
 """
 

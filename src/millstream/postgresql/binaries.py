@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from millstream.postgres.account import Account
+from millstream.postgresql.account import Account
 from millstream.settings import MillstreamError
 
 MAJOR = 18

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.postgres.server import Server
+from millstream.postgresql.server import Server
 
 
 @pytest.fixture(scope="session")

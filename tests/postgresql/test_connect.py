@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from millstream.postgres.connect import address, connect, ensure_database, with_database
-from millstream.postgres.server import Server
+from millstream.postgresql.connect import address, connect, ensure_database, with_database
+from millstream.postgresql.server import Server
 from millstream.settings import MillstreamError
 
 

@@ -23,9 +23,9 @@ from types import TracebackType
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from millstream.postgres import account as accounts
-from millstream.postgres import binaries, cluster
-from millstream.postgres.connect import ensure_database
+from millstream.postgresql import account as accounts
+from millstream.postgresql import binaries, cluster
+from millstream.postgresql.connect import ensure_database
 from millstream.settings import MillstreamError
 
 DATABASE = "millstream"  # the store of views
