@@ -157,7 +157,7 @@ def test_killed_at_its_worst_moments(delivery, point):
     for offset in range(300):
         delivery.candidate(offset)
     delivery.producer.flush(30)
-    process = delivery.start(f"{100 if point == failpoints.WRITTEN else 1}:{point}")
+    process = delivery.start(f"{point}:{100 if point == failpoints.WRITTEN else 1}")
     assert process.wait(30) == -signal.SIGKILL
     for offset in range(200, 400):  # Spark was killed too
         delivery.candidate(offset)
@@ -166,7 +166,7 @@ def test_killed_at_its_worst_moments(delivery, point):
 
 def test_what_a_killed_process_left_under_way_is_waited_for(delivery):
     """Its last alert arrives while the successor waits: the successor must see it when it reads back."""
-    delivery.start(f"1:{failpoints.MARKED}").wait(30)
+    delivery.start(failpoints.MARKED).wait(30)
     delivery.candidate(1)
     delivery.producer.flush(30)
     waited = []

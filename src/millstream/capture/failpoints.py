@@ -1,14 +1,8 @@
-"""Named places where a crash may hurt. A test names one in MILLSTREAM_FAILPOINT and the process kills itself there.
-
-"name" kills at the first pass, "name:3" at the third. Without the variable a pass costs one comparison.
-"""
+"""Places in a capture where a crash may hurt."""
 
 from __future__ import annotations
 
-import os
-import signal
-
-VARIABLE = "MILLSTREAM_FAILPOINT"
+from millstream.settings.failpoints import reach
 
 PUBLISHED = "published"  # the publication is there, the slot is not
 SLOT_CREATED = "slot-created"  # the slot is there, the state does not know
@@ -25,17 +19,6 @@ STORED = "stored"  # everything is in the log, neither state nor source knows
 RECORDED = "recorded"  # the state knows, the source does not
 CONFIRMED = "confirmed"
 
-ALL = tuple(value for name, value in list(globals().items()) if name.isupper() and name != "VARIABLE")
+ALL = tuple(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
 
-_name, _, _count = os.environ.get(VARIABLE, "").partition(":")
-_left = int(_count or 1)
-
-
-def reach(name: str) -> None:
-    """Pass the place `name`: nothing happens, unless a test asked for a crash here."""
-    global _left
-    if name != _name:
-        return
-    _left -= 1
-    if _left <= 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+__all__ = ["ALL", "reach"]

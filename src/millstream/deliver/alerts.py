@@ -58,7 +58,6 @@ from dataclasses import dataclass
 from millstream.client.connect import Unreachable
 from millstream.client.status import Reporter
 from millstream.client.wait import wait_for_kafka
-from millstream.deliver import failpoints
 from millstream.deliver.session import Interrupted, Session
 from millstream.settings import Kafka
 
@@ -93,7 +92,6 @@ def run(
 
     The topics must exist. Raises MillstreamError when one does not, or the log does not answer.
     """
-    failpoints.arm()
     if not alerts:
         ready({"alerts": 0})
         stop.wait()

@@ -1,13 +1,10 @@
-"""Places where a crash may hurt, by name, so that tests can crash there.
-
-Every such place calls `reach(NAME)`. In a running system that is one look-up in an empty dictionary; a test puts a
-function under the name (for example one that ends the process) and checks what recovery makes of it.
-"""
+"""Places in the log where a crash may hurt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
+
+from millstream.settings.failpoints import reach, tripped
 
 TOPIC_BUILT: Final = "topic folder built under its temporary name"
 TOPIC_MOVED: Final = "topic folder moved to its name, folder entry not yet on disk"
@@ -33,11 +30,4 @@ CLOSE_FLUSHED: Final = "everything synced at closing, no clean marker"
 
 ALL: Final = tuple(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
 
-tripped: dict[str, Callable[[], None]] = {}
-"""What happens at a place: empty except in tests."""
-
-
-def reach(name: str) -> None:
-    """Say that the place `name` has been reached."""
-    if tripped and name in tripped:
-        tripped[name]()
+__all__ = ["ALL", "reach", "tripped"]
