@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
@@ -79,10 +79,11 @@ def run(
     reader = threading.Thread(target=receive, args=(context.kafka, output, arrived, stop), daemon=True)
     reader.start()
     running = alerts.start(context, query)
+    client = producer(context.kafka, linger_ms=0)
     try:
-        send(context.kafka, topic, sent, rate, 0, WARM_UP)
+        send(client, topic, sent, rate, 0, WARM_UP)
         wait(arrived, WARM_UP)
-        send(context.kafka, topic, sent, rate, WARM_UP, len(sent))
+        send(client, topic, sent, rate, WARM_UP, len(sent))
         wait(arrived, len(sent))
     finally:
         running.stop()
@@ -100,9 +101,8 @@ def wait(arrived: list[float], count: int) -> None:
         time.sleep(0.1)
 
 
-def send(kafka: Kafka, topic: Topic, sent: list[float], rate: float, first: int, end: int) -> None:
+def send(client: Producer, topic: Topic, sent: list[float], rate: float, first: int, end: int) -> None:
     """Send the events from `first` to before `end`, each when it is due, noting when."""
-    client = producer(kafka, linger_ms=0)
     begin, at = time.perf_counter(), datetime(2013, 1, 1, tzinfo=UTC)
     for i in range(first, end):
         time.sleep(max(0.0, begin + (i - first) / rate - time.perf_counter()))

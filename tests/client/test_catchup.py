@@ -11,7 +11,7 @@ def lag(group, partition, committed, topic="departures"):
 
 
 def test_groups_of_an_application():
-    wanted = inputs("flights", {"delay_by_hour": ["departures"], "landings": ["arrivals"]})
+    wanted = inputs("flights", {"delay_by_hour": ["departures"], "landings": ["arrivals"]}, ["departures", "arrivals"])
     assert wanted == {
         "flights.delay_by_hour": {"departures"},
         "flights.landings": {"arrivals"},

@@ -99,9 +99,10 @@ class TestTheWhole:
         flights.produce("arrivals", [b"[]"])
         flights.wait()
         letters = flights.topic("flights.dead_letters")
-        assert sorted((m["topic"], m["value"]) for m in letters) == [
+        assert len(letters) == 3
+        assert {(m["topic"], m["value"]) for m in letters} == {
             ("arrivals", "[]"),
             ("departures", "not json"),
             ("departures", '{"carrier": 1}'),
-        ]
+        }
         assert 4 in {m["flight"] for m in flights.topic("departures_enriched")}

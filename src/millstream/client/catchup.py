@@ -19,13 +19,13 @@ _TELL_S = 5.0  # between two words on how far they are
 Offsets = Mapping[tuple[str, int], int]
 
 
-def inputs(app: str, queries: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+def inputs(app: str, queries: Mapping[str, Iterable[str]], topics: Iterable[str]) -> dict[str, set[str]]:
     """Return the topics that each consumer group has to read to the end.
 
-    queries: input topics by query. Dead letters are looked for in every topic that a query reads.
+    queries: input topics by query. topics: all that the application declares: dead letters are looked for in each.
     """
     groups = {f"{app}.{query}": set(names) for query, names in queries.items()}
-    return {**groups, f"{app}.dead_letters": set().union(*groups.values())}
+    return {**groups, f"{app}.dead_letters": set(topics)}
 
 
 def behind(wanted: Mapping[str, set[str]], ends: Offsets, lags: Iterable[Lag]) -> dict[str, int]:

@@ -166,7 +166,7 @@ def summarize(
             checks.view(want.hours, rows),
             *stream_check,
             checks.alerts(want.late, alerts),
-            checks.dead_letters(bad, {t.name for query in app.queries.values() for t in query.topics}, letters),
+            checks.dead_letters(bad, letters),
             checks.dropped(app.queries, facts),
         ],
     )
@@ -251,7 +251,7 @@ def render(summary: Summary) -> RenderableType:
 def _readers(app: App) -> tuple[dict[str, set[str]], list[str]]:
     queries = {name: [t.name for t in query.topics] for name, query in app.queries.items()}
     candidates = [f"_{app.name}.{name}" for name, query in app.queries.items() if query.kind == "alert"]
-    return catchup.inputs(app.name, queries), candidates
+    return catchup.inputs(app.name, queries, app.topics), candidates
 
 
 def _settled_facts(app: App, kafka: Kafka, stop: threading.Event) -> dict[str, Mapping[str, Any]]:

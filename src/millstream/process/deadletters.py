@@ -1,7 +1,7 @@
 """Dead letters: what could not be read as an event of its topic, kept once per message however many queries met it.
 
-One query per application reads every declared topic that some query reads and writes only the malformed messages; the other
-queries merely leave them out. It reads through one source, so that an application may gain and lose topics.
+One query per application reads every declared topic and writes only the malformed messages; the other queries merely leave them
+out. It reads through one source, so that an application may gain and lose topics.
 """
 
 from __future__ import annotations

@@ -92,9 +92,8 @@ def run(
     spark: a session to use, which stays; without one it is started, and ends with the queries.
     Raises MillstreamError when Spark cannot start, or has died.
     """
-    del topics, tables  # declared but read by no query: nothing to do for them here
-    read = {t.name: t for q in queries for t in q.topics}
-    _ensure(app, queries, read, kafka)
+    del tables  # those that a query reads are named by it
+    _ensure(app, queries, topics, kafka)
     owned = spark is None
     slots = local_slots([t.partitions for q in queries if q.realtime for t in q.topics])
     spark = spark or session(app, settings, slots=slots, progress=_say)
@@ -103,7 +102,7 @@ def run(
         supervisor = _Supervisor(spark, app, kafka, conninfo, settings, copies, reporter, stop)
         try:
             copies.start()
-            supervisor.declare(queries, list(read.values()))
+            supervisor.declare(queries, list(topics.values()))
             supervisor.run(ready)
         finally:
             copies.close()

@@ -76,7 +76,7 @@ class Running:
         """
         queries = {name: [t.name for t in query.topics] for name, query in self.app.queries.items()}
         candidates = [f"_{self.app.name}.{q.name}" for q in self.app.queries.values() if q.kind == "alert"]
-        wanted = catchup.inputs(self.app.name, queries)
+        wanted = catchup.inputs(self.app.name, queries, self.app.topics)
         catchup.wait(self.kafka, self.app.name, wanted, candidates, threading.Event(), patience=timeout)
 
     def view(self, name: str) -> list[dict[str, Any]]:
