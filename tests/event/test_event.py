@@ -14,8 +14,8 @@ class Departure(ms.Event):
     origin: str
     delay: float
     at: datetime
-    tailnum: str | None = None
-    stops: list[str] = []  # noqa: RUF012 (msgspec copies it)
+    tailnum: str | None
+    stops: list[str] | None
 
 
 def test_an_event_survives_its_json_form():
@@ -55,8 +55,16 @@ def test_fields():
         Field("delay", "double"),
         Field("at", "timestamp"),
         Field("tailnum", "string", True),
-        Field("stops", "json"),
+        Field("stops", "json", True),
     )
+
+
+def test_a_default_other_than_none_is_refused_since_spark_would_not_know_it():
+    class Counted(ms.Event):
+        n: int = 0
+
+    with pytest.raises(MillstreamError, match=r"Counted\.n: .*\| None without a default"):
+        fields(Counted)
 
 
 def test_fields_refuse_what_has_no_column():

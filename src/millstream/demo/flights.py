@@ -55,6 +55,6 @@ def enriched(departures: DataFrame, planes: DataFrame, airlines: DataFrame) -> D
     return departures.join(aircraft, "tailnum", "left").join(airlines, "carrier", "left")
 
 
-@app.alert(departures, to="late_departures", key="tailnum", latency="realtime")
+@app.alert(departures, to="late_departures", key="tailnum", latency="realtime", every="5 seconds")
 def very_late(departures: DataFrame) -> DataFrame:
     return departures.where("delay > 120")

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, get_args
 
 import msgspec
+
+
+def _annotations(namespace: dict[str, Any]) -> Mapping[str, object]:
+    """The annotations of a class that is being made: objects, or text where they are not evaluated."""
+    if sys.version_info >= (3, 14) and "__annotations__" not in namespace:
+        import annotationlib
+
+        annotate = annotationlib.get_annotate_from_class_namespace(namespace)
+        return annotationlib.call_annotate_function(annotate, annotationlib.Format.FORWARDREF) if annotate else {}
+    found: Mapping[str, object] = namespace.get("__annotations__", {})
+    return found
+
+
+def _optional(annotation: object) -> bool:
+    if isinstance(annotation, str):
+        return re.search(r"\b(None|Optional)\b", annotation) is not None and "ClassVar" not in annotation
+    return type(None) in get_args(annotation)
+
 
 if TYPE_CHECKING:
     # msgspec tells type checkers that a Struct is a mutable dataclass unless each class says otherwise. Events say it once.
@@ -14,22 +35,32 @@ if TYPE_CHECKING:
         __struct_fields__: ClassVar[tuple[str, ...]]
         __struct_defaults__: ClassVar[tuple[Any, ...]]
 
-        def __init_subclass__(cls, *, frozen: bool = True, kw_only: bool = True) -> None: ...
-
 else:
-    _Struct = msgspec.Struct
+
+    class _EventMeta(msgspec.StructMeta):
+        """Every event class is frozen and made by keywords, and an optional field may be left out: it is None then."""
+
+        def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> type:
+            for field, annotation in _annotations(namespace).items():
+                if field not in namespace and _optional(annotation):
+                    namespace[field] = None
+            return super().__new__(cls, name, bases, namespace, **({"frozen": True, "kw_only": True} | options))
+
+    class _Struct(msgspec.Struct, metaclass=_EventMeta):
+        pass
 
 
-class Event(_Struct, frozen=True, kw_only=True):
+class Event(_Struct):
     """Base of every event. Subclass it and annotate the fields:
 
         class Departure(ms.Event):
             origin: str
-            tailnum: str | None = None
+            tailnum: str | None
             departed_at: datetime
 
     Fields may be str, int, float, bool, datetime, date, Decimal, bytes, each optionally `| None`, or lists, dicts and
-    msgspec structs of these. An event is immutable. A datetime without a time zone raises ValueError.
+    msgspec structs of these. An optional field may be left out, in Python and in a message: it is None then. Events are
+    immutable. A datetime without a time zone raises ValueError.
     """
 
     def __post_init__(self) -> None:

@@ -8,6 +8,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Union, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from millstream.event.event import Event
 from millstream.settings import MillstreamError
 
@@ -37,7 +39,8 @@ class Field:
 def fields(event: type[Event]) -> tuple[Field, ...]:
     """Return the fields of an event class in their order.
 
-    Raises MillstreamError when `event` is no Event class or a field is a union of several types.
+    Raises MillstreamError when `event` is no Event class, a field is a union of several types, or has a default other than
+    None: what is absent in a message is null in Spark.
     """
     if not (isinstance(event, type) and issubclass(event, Event)):
         raise MillstreamError(
@@ -49,15 +52,19 @@ def fields(event: type[Event]) -> tuple[Field, ...]:
         raise MillstreamError(
             f"{event.__name__}: the annotation {error.name!r} is not defined at the top of its module."
         ) from error
-    defaults = dict(zip(reversed(event.__struct_fields__), reversed(event.__struct_defaults__), strict=False))
     found = []
+    defaults = {field.name: field.default for field in msgspec.structs.fields(event)}  # type: ignore[arg-type]
     for name in event.__struct_fields__:
         kind, nullable = _kind(hints[name], f"{event.__name__}.{name}")
         if name.startswith("_"):
             raise MillstreamError(
                 f"{event.__name__}.{name}: names with a leading underscore are kept for Millstream's own columns."
             )
-        found.append(Field(name, kind, nullable or defaults.get(name, 0) is None))
+        if defaults[name] is not msgspec.NODEFAULT and defaults[name] is not None:
+            raise MillstreamError(
+                f"{event.__name__}.{name}: a field that may be absent is None then; declare {name}: … | None without a default."
+            )
+        found.append(Field(name, kind, nullable))
     if not found:
         raise MillstreamError(f"{event.__name__} has no fields. Annotate at least one: name: str")
     return tuple(found)

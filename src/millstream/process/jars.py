@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import re
 import shutil
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache as remembered
 from importlib.metadata import version
 from pathlib import Path
+
+import pyspark
 
 from millstream.settings import MillstreamError
 
 VARIABLE = "MILLSTREAM_MAVEN"  # a mirror's URL, or a folder with the jars (flat, or laid out as a repository)
-DEFAULT = "https://repo.maven.apache.org/maven2"
+SPARK_VARIABLE = "DEFAULT_ARTIFACT_REPOSITORY"  # Spark's own name for a mirror's URL
 ATTEMPTS = 4  # per file, 1, 2 and 4 seconds apart; a network that is down is reported after that
 TIMEOUT_S = 30.0  # without a byte for so long, a connection counts as broken
 MAX_SIZE = 64 * 2**20  # no pinned jar is nearly as large; a server that sends more is not the one we want
@@ -87,10 +92,28 @@ def pinned(pyspark: str | None = None) -> tuple[Jar, ...]:
     return PINNED[pyspark]
 
 
+def repository() -> str:
+    """Return where jars come from: the folder or URL that MILLSTREAM_MAVEN or Spark's own variable names, else the repository
+    that Spark itself would ask (Maven Central). Raises MillstreamError when the installed Spark does not say which."""
+    return os.environ.get(VARIABLE) or os.environ.get(SPARK_VARIABLE) or _built_in()
+
+
+@remembered
+def _built_in() -> str:
+    """Read the address of Spark's default repository out of the class that has it, so that both always agree."""
+    for jar in sorted((Path(pyspark.__file__).parent / "jars").glob("spark-common-utils_*.jar")):
+        with zipfile.ZipFile(jar) as archive:
+            code = archive.read("org/apache/spark/util/MavenUtils$.class")
+        if found := re.search(rb"https://[\w.-]+/maven2/", code):
+            return found[0].decode()
+    raise MillstreamError(f"the installed pyspark names no repository for jars; set {VARIABLE} to the URL of one.")
+
+
 def fetch(cache: Path, progress: Progress | None = None, *, jars: tuple[Jar, ...] | None = None) -> list[Path]:
     """Return the paths of the connector's jars, fetching those that the cache folder lacks or holds damaged.
 
-    They come from MILLSTREAM_MAVEN (a URL or a folder), by default from Maven Central; the environment's proxies are used.
+    They come from MILLSTREAM_MAVEN (a URL or a folder), by default from where Spark gets its own packages. The environment's
+    proxies are used.
     Raises MillstreamError that names the file, where it was looked for, and what to do.
     """
     folder = cache / "jars"
@@ -102,7 +125,7 @@ def _have(folder: Path, jar: Jar, progress: Progress | None) -> Path:
     if path.is_file() and _sha256(path) == jar.sha256:
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    source = os.environ.get(VARIABLE) or DEFAULT
+    source = repository()
     if "://" not in source:
         _copy(jar, Path(source).expanduser(), path)
     else:

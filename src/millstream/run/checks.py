@@ -129,7 +129,7 @@ def _connector(settings: Settings) -> Iterator[Finding]:
         jars.fetch(settings.cache)  # all are there: this only verifies their checksums
         yield Finding("connector", "ok", f"{len(wanted)} jars in {where}")
         return
-    source = os.environ.get(jars.VARIABLE) or jars.DEFAULT
+    source = jars.repository()
     found = f"{len(wanted) - len(missing)} of {len(wanted)} jars in {where}"
     if problem := _unreachable(source, missing[0].path, missing[0].name):
         advice = (
