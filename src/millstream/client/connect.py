@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from millstream.settings import Kafka, MillstreamError
+from millstream.settings import Kafka, MillstreamError, Unreachable
 
 T = TypeVar("T")
 
@@ -40,10 +40,6 @@ _NOT_YET = {
     KafkaError._PREV_IN_PROGRESS,
 }
 _REFUSED = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
-
-
-class Unreachable(MillstreamError):
-    """The log does not answer, or is not ready yet: what waiting may mend, so a part that runs on tries again."""
 
 
 _clients: OrderedDict[tuple[object, ...], AdminClient] = OrderedDict()

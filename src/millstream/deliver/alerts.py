@@ -55,11 +55,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from millstream.client.connect import Unreachable
 from millstream.client.status import Reporter
 from millstream.client.wait import wait_for_kafka
 from millstream.deliver.session import Interrupted, Session
-from millstream.settings import Kafka
+from millstream.settings import Kafka, Unreachable
 
 RETRY_S = 1.0  # between two sessions when the log broke off the first
 

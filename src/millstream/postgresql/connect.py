@@ -9,7 +9,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from millstream.settings import MillstreamError, redact
+from millstream.settings import MillstreamError, Unreachable, redact
 
 CONNECT_S = 10  # a server that does not answer within this is reported, not waited for
 # A connection whose other side vanished (a pulled cable) is noticed within about 30 s + 3 * 10 s.
@@ -36,6 +36,18 @@ _ADVICE = (
 )
 
 
+# What waiting does not mend.
+_REFUSALS = (
+    "authentication failed",
+    "no password",
+    "no pg_hba.conf",
+    "does not exist",
+    "host name",
+    "not known",
+    "SSL",
+)
+
+
 def connect(
     conninfo: str,
     *,
@@ -49,7 +61,7 @@ def connect(
 
     application: shown in pg_stat_activity. database: instead of the one in the connection string.
     statement_timeout_s: how long a statement may take, 0 for as long as it takes. more: libpq parameters.
-    Raises MillstreamError when the server cannot be reached or refuses.
+    Raises Unreachable when the server does not answer or is not ready, and another MillstreamError when it refuses.
     """
     parameters = _parameters(conninfo)
     options = str(parameters.get("options") or "")
@@ -71,7 +83,8 @@ def explain(error: Exception, conninfo: str) -> MillstreamError:
     """Return the error for the user of a failed connection."""
     said = " ".join(str(error).split())
     advice = next((advice for words, advice in _ADVICE if words in said), "")
-    return MillstreamError(redact(f"PostgreSQL at {address(conninfo)}: {said}. {advice}".rstrip()))
+    kind = MillstreamError if any(words in said for words in _REFUSALS) else Unreachable
+    return kind(redact(f"PostgreSQL at {address(conninfo)}: {said}. {advice}".rstrip()))
 
 
 def address(conninfo: str) -> str:

@@ -1,7 +1,7 @@
 """Runs an application's queries: one session, one thread, each query supervised on its own.
 
-A query that fails is started again with back-off; one that fails FAILURES times without finishing a batch in between stays
-failed, and says why, while the others go on. Spark tells of progress through a listener, so nothing is polled: the thread
+A query that fails is started again with back-off; one that fails FAILURES times without finishing a batch in between counts as
+failed, says why, and is tried once a minute; one whose function is wrong stays failed. The others go on. Spark tells of progress through a listener, so nothing is polled: the thread
 sleeps until a batch has ended, a query has died, a restart is due or it is told to stop.
 """
 
@@ -42,10 +42,10 @@ from millstream.process.progress import Facts, Offsets, maybe_late, next_offsets
 from millstream.process.query import Query
 from millstream.process.session import local_slots, session
 from millstream.process.tables import TableCopies
-from millstream.settings import Kafka, MillstreamError, Settings
+from millstream.settings import Kafka, MillstreamError, Settings, Unreachable
 
-FAILURES = 5  # in a row, without a batch between them; then a query stays failed until the process starts again
-BACKOFF_S = (1.0, 2.0, 5.0, 10.0)  # before the second, third, … attempt
+FAILURES = 5  # in a row, without a batch between them; then a query counts as failed, and is tried only now and then
+BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 60.0)  # before the second, third, … attempt
 FINISH_S = 3.0  # how long a stop waits for batches that are under way
 STOP_S = 8.0  # after which a stop does not wait for Spark any longer
 ALIVE_S = 5.0  # how often, when nothing else happens, the thread looks whether Spark's process is there
@@ -167,7 +167,8 @@ class _Supervisor:
         while not self._stop.is_set():
             self._start_due()
             if not announced and all(
-                j.due is None and (j.running is None or j.name in self._began) for j in self._jobs.values()
+                (j.due is None or j.facts.state == "failed") and (j.running is None or j.name in self._began)
+                for j in self._jobs.values()
             ):
                 announced = True
                 ready(self._summary())
@@ -186,6 +187,8 @@ class _Supervisor:
             event = self._events.get(timeout=timeout)
         except queue.Empty:
             self._check_alive()
+            for job in self._jobs.values():
+                self._commit(job)  # again, where the log was away after a query's last batch
             return
         if event is not None:
             event()
@@ -231,12 +234,12 @@ class _Supervisor:
         job.running = None
         job.failures += 1
         job.facts.error = error
-        if final or job.failures >= FAILURES:
+        if final:
             job.facts.state = "failed"
             _log.error("query %s failed and stays so: %s", job.name, error)
         else:
             pause = BACKOFF_S[min(job.failures, len(BACKOFF_S)) - 1]
-            job.facts.state = "restarting"
+            job.facts.state = "failed" if job.failures >= FAILURES else "restarting"
             job.due = time.monotonic() + pause
             _log.warning("query %s failed, starts again in %.0f s: %s", job.name, pause, error)
         self._report(job)
@@ -379,7 +382,7 @@ class _Listener(StreamingQueryListener):
 
 def _lasting(error: Exception) -> bool:
     """Whether trying again cannot help: the function or its declaration is wrong."""
-    return not isinstance(error.__cause__, Py4JError)
+    return not isinstance(error, Unreachable) and not isinstance(error.__cause__, Py4JError)
 
 
 def _refused(error: str | None) -> bool:

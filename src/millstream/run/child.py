@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from millstream.run.part import HOPELESS
-from millstream.settings import MillstreamError, Settings, redact
+from millstream.settings import MillstreamError, Settings, Unreachable, redact
 
 # Seconds that an orphan may take to end in order; then it and what it started are killed. Short, since the log is gone too: what
 # waits for its answers waits in vain, and the next run waits for the orphan.
@@ -55,7 +55,7 @@ def work(part: Callable[[Ready, threading.Event], None], *, ends: bool = False) 
         if not asked.is_set():
             _log.error("%s", error)
             say("failed", {"error": redact(str(error))})
-            return HOPELESS
+            return 1 if isinstance(error, Unreachable) else HOPELESS
     except Exception:
         if not asked.is_set():
             _log.exception("failed")

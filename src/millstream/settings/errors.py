@@ -3,3 +3,7 @@
 
 class MillstreamError(Exception):
     """Something the user can mend. Its text stands alone: it names the thing, what came, what was expected, and what to do."""
+
+
+class Unreachable(MillstreamError):
+    """A part that does not answer, or is not ready yet: waiting may mend it, so whoever keeps running tries again."""
