@@ -1,8 +1,9 @@
 """Runs an application's queries: one session, one thread, each query supervised on its own.
 
 A query that fails is started again with back-off; one that fails FAILURES times without finishing a batch in between counts as
-failed, says why, and is tried once a minute; one whose function is wrong stays failed. The others go on. Spark tells of progress through a listener, so nothing is polled: the thread
-sleeps until a batch has ended, a query has died, a restart is due or it is told to stop.
+failed, says why, and is tried once a minute; one whose function is wrong stays failed. The others go on. Spark tells of
+progress through a listener, so nothing is polled: the thread sleeps until a batch has ended, a query has died, a restart is due
+or it is told to stop.
 """
 
 from __future__ import annotations
