@@ -89,3 +89,20 @@ def test_public_names_exist():
         assert getattr(millstream, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         millstream.nope  # noqa: B018
+
+
+def test_the_file_map_is_complete():
+    document = (SOURCE.parent.parent / "docs" / "architecture.md").read_text()
+    section = document[document.index("## File map") :]
+    mapped = set()
+    for line in section.splitlines():
+        if line.startswith("**"):
+            room = line.strip("*")
+        elif line.startswith("- `") and "*" not in line.split("`")[1] and "<" not in line.split("`")[1]:
+            mapped.add(f"{room}/{line.split('`')[1]}")
+    there = {
+        str(p.relative_to(SOURCE))
+        for p in SOURCE.glob("*/**/*.py")
+        if p.name not in ("__init__.py", "__main__.py") and not {"messages", "apis"} & set(p.parts)
+    }
+    assert mapped == there
