@@ -46,6 +46,7 @@ class Broker:
         self.starved: deque[Connection] = deque()  # those of them that wait for room
         self.fetch_sessions = FetchSessions()
         self.flusher = Flusher(loop)
+        log.on_unflushed(self.flusher.soon)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self._budget = settings.integer("queued.max.request.bytes")

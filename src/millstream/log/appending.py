@@ -80,10 +80,17 @@ class Appending(State):
             if self._closed:
                 raise UnknownTopic(f"{self.name} is closed or has been deleted")
             appended = self._append(batches, found, config, now, internal)
-        if self.listeners and not appended.duplicate:
-            for listener in tuple(self.listeners):
-                listener(cast("Partition", self))
+        if not appended.duplicate:
+            if config.durability == "commit":
+                self.topic.unflushed(cast("Partition", self))
+            elif self.listeners:
+                self.announce()
         return appended
+
+    def announce(self) -> None:
+        """Wake those who wait for records; to be called on the appending thread when there is more to read."""
+        for listener in tuple(self.listeners):
+            listener(cast("Partition", self))
 
     def _append(
         self,

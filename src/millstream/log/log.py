@@ -93,6 +93,7 @@ class Log:
         self._clock = clock
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._opened = OpenSegments()
+        self._unflushed: Callable[[Partition], None] | None = None
         self._turn = 0
         self._lock_fd = -1
         self._closed = False
@@ -169,6 +170,17 @@ class Log:
     def _add(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
         self._by_id[topic.id] = topic
+        if self._unflushed is not None:
+            topic.unflushed = self._unflushed
+
+    def on_unflushed(self, call: Callable[[Partition], None]) -> None:
+        """Have `call` called, on the appending thread, after each append that becomes readable only by a flush.
+
+        It should see to `Partition.flush` soon, and then to `Partition.announce`.
+        """
+        self._unflushed = call
+        for topic in self.topics.values():
+            topic.unflushed = call
 
     @property
     def cluster_id(self) -> str:
@@ -261,6 +273,9 @@ class Log:
         config = topic.config.with_changes(changes)
         description = msgspec.structs.replace(topic.description, config=config.overrides)
         write_description(topic.folder, description)
+        if topic.config.durability != "commit":
+            for partition in topic.partitions:
+                partition.show()
         topic.description, topic.config = description, config
 
     def _known(self, name: str) -> Topic:

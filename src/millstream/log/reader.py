@@ -29,6 +29,7 @@ class Reader(State):
         """Whole batches from the one that holds `offset` on: about `max_bytes`, at least one however large.
 
         With `committed` only what is before the last stable offset, and the aborted transactions to skip in it.
+        Nothing at or behind the high watermark is read; `end_offset` of the answer is the high watermark.
         OffsetOutOfRange before the start or behind the end; CorruptMessage when the batch is damaged on disk.
         """
         if self._closed:
@@ -36,15 +37,17 @@ class Reader(State):
         start, end = self._start, self._end
         if not start <= offset <= end:
             raise OffsetOutOfRange(f"{self.name} holds offsets {start} to {end - 1}, {offset} was asked for")
-        stable = self.last_stable_offset
+        # Once, because a sync on another thread may move it while this runs.
+        end = self.high_watermark
+        stable = min(end, self.last_stable_offset)
         limit = stable if committed else end
         if self.failed is not None:
             limit = min(limit, self._flushed)
             if offset > limit:
                 raise StorageError(f"{self.name} has failed: {self.failed}")
         if offset >= limit:
-            if offset == end:
-                self._remember(end, self._active, self._active.size)
+            if offset == self._end:
+                self._remember(offset, self._active, self._active.size)
             return Read([], start, end, stable, [], offset)
         slices: list[Slice] = []
         bases, segments = self._table

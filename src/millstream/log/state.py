@@ -51,6 +51,7 @@ class State:
         self._end = self._active.end_offset
         self._start = found.checkpoint.start
         self._flushed = found.checkpoint.flushed
+        self._shown = 0
         self._cleaned = found.checkpoint.cleaned
         self._saved = found.checkpoint
         self._saved_bytes = 0
@@ -85,8 +86,22 @@ class State:
 
     @property
     def end_offset(self) -> int:
-        """Offset that the next record will get; also the high watermark."""
+        """Offset that the next record will get."""
         return self._end
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset before which records may be read: with durability `commit` what has been synced, else the end.
+
+        It never goes back, also not when the durability changes while records wait for their sync.
+        """
+        if self.topic.config.durability != "commit":
+            return self._end
+        return self._flushed if self._flushed > self._shown else self._shown
+
+    def show(self) -> None:
+        """Note that everything so far may have been read, because the durability was not `commit` until now."""
+        self._shown = self._end
 
     @property
     def flushed_offset(self) -> int:
@@ -100,10 +115,11 @@ class State:
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset before which no transaction is open."""
+        """Offset before which no transaction is open; never behind the high watermark."""
+        high = self.high_watermark
         unstable = self._producers.first_unstable
-        if unstable is None:
-            return self._end
+        if unstable is None or unstable >= high:
+            return high
         # Retention may have taken the beginning of a transaction that hangs.
         return unstable if unstable > self._start else self._start
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -69,8 +70,12 @@ def read_description(folder: Path) -> Description:
     return msgspec.json.decode(data, type=Description)
 
 
+def _ignore(_: Partition) -> None:
+    """The log's user flushes by itself."""
+
+
 class Topic:
-    """A topic of an open log."""
+    """A topic of an open log. `unflushed` is called after each append to it while its durability is `commit`."""
 
     def __init__(
         self, folder: Path, description: Description, defaults: Defaults, opened: OpenSegments, *, clean: bool, now: int
@@ -82,6 +87,7 @@ class Topic:
         self.dedupe_bytes = defaults.dedupe_bytes
         self.recovered: list[str] = []
         self.partitions: list[Partition] = []
+        self.unflushed: Callable[[Partition], None] = _ignore
         self._opened = opened
         for index in range(description.partitions):
             self.open_partition(index, clean=clean, now=now)

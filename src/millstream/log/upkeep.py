@@ -40,17 +40,21 @@ class Upkeep(Appending):
             self._tidy()
             if checkpoints.read(folder) is None:
                 self._save(sync=False)
+            if topic.config.durability == "commit" and self._end > self._flushed:
+                # What a killed process left in the kernel's hands may have been read before: it is made safe at once.
+                self.flush()
 
     def delete_before(self, offset: int) -> int:
-        """Make `offset` the new start (-1: the end); earlier records are gone for readers, their files soon after.
+        """Make `offset` the new start (-1: the high watermark); earlier records are gone for readers, their files soon.
 
-        Returns the start, which never moves back. OffsetOutOfRange behind the end. On disk when it returns.
+        Returns the start, which never moves back. OffsetOutOfRange behind the high watermark. On disk when it returns.
         """
         with self._lock:
+            end = self.high_watermark
             if offset == -1:
-                offset = self._end
-            if not 0 <= offset <= self._end:
-                raise OffsetOutOfRange(f"{self.name} ends at {self._end}, records before {offset} cannot be deleted")
+                offset = end
+            if not 0 <= offset <= end:
+                raise OffsetOutOfRange(f"{self.name} ends at {end}, records before {offset} cannot be deleted")
             # Compared with what is on disk: after a failed attempt the next one has to write it.
             if offset <= self._saved.start:
                 return self._start
@@ -158,7 +162,8 @@ class Upkeep(Appending):
             config = self.topic.config
             self._expire_producers(now)
             if (
-                config.durability == "interval"
+                # Of a `commit` topic only what nobody synced for so long, so that it becomes readable in any case.
+                config.durability != "os"
                 and self._end > self._flushed
                 and now - self._last_flush_ms >= config.flush_interval_ms
             ):
@@ -213,7 +218,7 @@ class Upkeep(Appending):
             now=now,
             retention_ms=config.retention_ms if config.delete else -1,
             retention_bytes=config.retention_bytes if config.delete else -1,
-            limit=self._end,
+            limit=self.high_watermark,
         )
         if count == 0:
             return False

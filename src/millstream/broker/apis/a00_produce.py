@@ -3,8 +3,8 @@
 acks 0 gets no answer (and a closed connection on an error, as in Kafka); 1 and all are the same here: one broker holds
 the log. Batches are validated as a whole by the log before a byte is written; idempotent duplicates are answered with
 their first offset. A topic whose durability is ``commit`` is answered after the fsync that covers the batch; many
-producers share one. Version 13 names topics by id.
-Gaps: throttling; a consumer may see a record of a ``commit`` topic before its fsync.
+producers share one, and consumers see it only then. Version 13 names topics by id.
+Gaps: throttling.
 """
 
 import asyncio

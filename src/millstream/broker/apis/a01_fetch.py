@@ -134,11 +134,12 @@ class Attempt:
         self.partitions.append(partition)
         offset = want.fetch_offset
         limit = min(want.partition_max_bytes, left)
-        end = partition.last_stable_offset if committed else partition.end_offset
-        if offset == end or (limit <= 0 and partition.start_offset <= offset <= partition.end_offset):
+        high = partition.high_watermark
+        end = partition.last_stable_offset if committed else high
+        if offset == end or (limit <= 0 and partition.start_offset <= offset <= high):
             aborted: list[AbortedTransaction] | None = [] if committed else None
             return PartitionData(
-                index, 0, partition.end_offset, partition.last_stable_offset, partition.start_offset,
+                index, 0, high, partition.last_stable_offset, partition.start_offset,
                 aborted_transactions=aborted,
             )  # fmt: skip
         try:
@@ -146,7 +147,7 @@ class Attempt:
         except OffsetOutOfRange as e:
             self.failed = True
             return PartitionData(
-                index, e.code, partition.end_offset, partition.last_stable_offset, partition.start_offset,
+                index, e.code, high, partition.last_stable_offset, partition.start_offset,
                 aborted_transactions=None,
             )  # fmt: skip
         except LogError as e:

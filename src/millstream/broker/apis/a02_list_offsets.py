@@ -58,7 +58,7 @@ def _find(
 ) -> ListOffsetsPartitionResponse:
     timestamp = wanted.timestamp
     found: tuple[int, int] | None
-    end = partition.last_stable_offset if committed else partition.end_offset
+    end = partition.last_stable_offset if committed else partition.high_watermark
     try:
         if timestamp == LATEST:
             found = (end, -1)

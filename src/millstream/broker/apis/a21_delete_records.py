@@ -38,8 +38,8 @@ def _delete(topic: "Topic | None", wanted: DeleteRecordsPartition) -> DeleteReco
     if not topic.config.delete:  # as in Kafka: a topic that is only compacted keeps its records
         return DeleteRecordsPartitionResult(index, -1, errors.POLICY_VIOLATION)
     partition = topic.partitions[index]
-    offset = partition.end_offset if wanted.offset == -1 else wanted.offset
-    if not 0 <= offset <= partition.end_offset:
+    offset = partition.high_watermark if wanted.offset == -1 else wanted.offset
+    if not 0 <= offset <= partition.high_watermark:
         return DeleteRecordsPartitionResult(index, -1, errors.OFFSET_OUT_OF_RANGE)
     try:
         return DeleteRecordsPartitionResult(index, partition.delete_before(offset))
