@@ -11,6 +11,7 @@ from millstream.broker import limits
 from millstream.broker.fetch_sessions import FetchSessions
 from millstream.broker.flusher import Flusher
 from millstream.broker.groups.coordinator import GroupCoordinator
+from millstream.broker.parking import Parking
 from millstream.broker.settings import Settings
 from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
 from millstream.broker.transactions.coordinator import TransactionCoordinator
@@ -47,6 +48,7 @@ class Broker:
         self.fetch_sessions = FetchSessions()
         self.flusher = Flusher(loop)
         log.on_unflushed(self.flusher.soon)
+        self.parking = Parking(self)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self._budget = settings.integer("queued.max.request.bytes")
@@ -160,6 +162,7 @@ class Broker:
         """Close every connection, end the coordinators, wait for fsyncs; the log stays open."""
         for connection in list(self.connections):
             connection.close("the broker ends", quiet=True)
+        self.parking.close()
         self.groups.close()
         self.transactions.close()
         self.flusher.close()

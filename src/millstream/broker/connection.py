@@ -85,6 +85,7 @@ class Connection:
         self._writing = False  # the socket was full; the loop tells when it is not
         self._reading = True
         self._starved = False  # waits for the budget of frame bytes
+        self._muted = 0  # throttle times under way
         broker.loop.add_reader(self.fd, self.readable)
 
     # ---- reading
@@ -221,10 +222,21 @@ class Connection:
             return f"idle for more than {idle:.0f} s (connections.max.idle.ms)"
         return None
 
+    def mute(self, seconds: float) -> None:
+        """Handle no further request for so long: what a client meets that does not keep to its throttle time."""
+        self._muted += 1
+        self._update_reading()
+        self.broker.loop.call_later(seconds, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted -= 1
+        self._update_reading()
+
     def _update_reading(self) -> None:
         """Read only while there is room for the answers; frames already here come first."""
         want = not (
             self._starved
+            or self._muted
             or self.closed
             or len(self._waiting) >= limits.MAX_IN_FLIGHT
             or self._unsent > limits.MAX_UNSENT_BYTES

@@ -15,6 +15,10 @@ MAX_OTHER_REQUEST_BYTES = 8 * 1024 * 1024
 STALL_SECONDS = 30.0
 # Requests of one connection that wait for their answer (long polls, fsync, rebalances); then it is not read further.
 MAX_IN_FLIGHT = 100
+# Appends that wait for the consumers of a topic with backpressure, over all connections, and the copies of their
+# bytes; beyond either they are answered with a retriable error at once.
+MAX_PARKED = 1000
+MAX_PARKED_BYTES = 64 * 1024 * 1024
 # Answers that a client does not read; then its requests are not read either.
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 # A whole fetch response, whatever the client asks for (Kafka: fetch.max.bytes = 55 MiB).

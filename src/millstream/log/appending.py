@@ -81,11 +81,17 @@ class Appending(State):
                 raise UnknownTopic(f"{self.name} is closed or has been deleted")
             appended = self._append(batches, found, config, now, internal)
         if not appended.duplicate:
+            if config.drop:
+                self._overwrite(config, now)
             if config.durability == "commit":
                 self.topic.unflushed(cast("Partition", self))
             elif self.listeners:
                 self.announce()
         return appended
+
+    def _overwrite(self, config: TopicConfig, now: int) -> None:
+        """Let the oldest segments of a ring go; see upkeep.py."""
+        raise NotImplementedError
 
     def announce(self) -> None:
         """Wake those who wait for records; to be called on the appending thread when there is more to read."""

@@ -1,4 +1,4 @@
-"""Settings of topics and of the log: Kafka's names, defaults and rules, and our own `millstream.durability`.
+"""Settings of topics and of the log: Kafka's names, defaults and rules, and our own that begin with `millstream.`.
 
 Source: https://kafka.apache.org/documentation/#topicconfigs (4.x). A topic's setting comes from its overrides, else
 from the defaults given to the log (Kafka's topic names or its broker names for them), else from the table below.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from millstream.log.errors import InvalidConfig
+from millstream.log.overload import PIECES, POLICIES
 
 FOREVER: Final = 2**63 - 1
 _INT_MAX: Final = 2**31 - 1
@@ -143,7 +144,10 @@ SETTINGS: Final[dict[str, Setting]] = {
     "segment.jitter.ms": Setting("long", "0", _long(0), "log.roll.jitter.ms", False),
     "segment.ms": Setting("long", str(7 * _DAY), _long(1), "log.roll.ms"),
     "unclean.leader.election.enable": Setting("boolean", "false", _BOOLEAN, "unclean.leader.election.enable", False),
+    "millstream.backlog.bytes": Setting("long", str(256 * _MIB), _long(1), "millstream.backlog.bytes"),
+    "millstream.backlog.exclude": Setting("list", "", lambda value: None),
     "millstream.durability": Setting("string", "os", _one_of(*DURABILITY), "millstream.durability"),
+    "millstream.overload": Setting("string", "buffer", _one_of(*POLICIES)),
 }
 """Every setting of a topic that the log knows, by name."""
 
@@ -245,6 +249,20 @@ class TopicConfig:
         self.flush_messages = int(get("flush.messages"))
         self.flush_ms = int(get("flush.ms"))
         self.durability = self._durability()
+        self.overload = get("millstream.overload")
+        self.drop = self.overload == "drop"
+        if self.drop and self.compact:
+            raise InvalidConfig(
+                "millstream.overload=drop needs cleanup.policy=delete: a ring of the newest holds no keys"
+            )
+        if self.drop and self.retention_bytes >= 0:
+            # Whole segments go, so small ones make the ring follow its bound.
+            piece = max(self.retention_bytes // PIECES, self.max_message_bytes)
+            self.segment_bytes = min(self.segment_bytes, piece)
+        self.backlog_bytes = int(get("millstream.backlog.bytes"))
+        self.backlog_exclude = tuple(
+            part.strip() for part in get("millstream.backlog.exclude").split(",") if part.strip()
+        )
         self.flush_interval_ms = self.flush_ms if self.flush_ms < FOREVER else INTERVAL_MS
 
     def _durability(self) -> str:

@@ -109,6 +109,23 @@ class Reader(State):
             del cursors[next(iter(cursors))]
         cursors[offset] = segment, position
 
+    def bytes_from(self, offset: int) -> int:
+        """About how many bytes lie between `offset` and the end: exact to an index interval in the newest segment."""
+        bases, segments = self._table
+        place = max(0, bisect_right(bases, offset) - 1)
+        segment = segments[place]
+        index = segment.index
+        if offset >= segment.end_offset:
+            inside = 0
+        elif offset <= segment.base:
+            inside = segment.size
+        elif index is not None and segment is self._active:
+            inside = segment.size - index.at_offset(offset - segment.base)[1]
+        else:
+            # Without the index, which would have to be read from disk: as if all records had the same size.
+            inside = segment.size * (segment.end_offset - offset) // (segment.end_offset - segment.base)
+        return inside + sum(later.size for later in segments[place + 1 :])
+
     def _aborted(self, segments: list[Segment], offset: int, upper: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for segment in segments:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from millstream.log import checkpoint as checkpoints
 from millstream.log import index as indexes
 from millstream.log import producers as states
@@ -111,6 +113,9 @@ def recover(folder: Path, *, clean: bool, now: int) -> Recovered:
     end = found.segments[-1].end_offset
     start = min(max(known.start, bases[0]), end)
     found.checkpoint = Checkpoint(start, min(known.flushed, end), max(start, min(known.cleaned, end)))
+    found.checkpoint = msgspec.structs.replace(
+        found.checkpoint, dropped=known.dropped, dropped_bytes=known.dropped_bytes
+    )
     _producers(found, start, end, now)
     return found
 

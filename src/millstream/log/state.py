@@ -52,6 +52,7 @@ class State:
         self._start = found.checkpoint.start
         self._flushed = found.checkpoint.flushed
         self._shown = 0
+        self.dropped = (found.checkpoint.dropped, found.checkpoint.dropped_bytes)
         self._cleaned = found.checkpoint.cleaned
         self._saved = found.checkpoint
         self._saved_bytes = 0

@@ -18,6 +18,7 @@ from millstream.log import failpoints
 from millstream.log.config import Defaults, TopicConfig
 from millstream.log.errors import InvalidPartitions, InvalidTopic, UnknownFormat
 from millstream.log.files import replace
+from millstream.log.overload import Counters
 from millstream.log.partition import Partition
 from millstream.log.segment import OpenSegments
 
@@ -87,6 +88,7 @@ class Topic:
         self.dedupe_bytes = defaults.dedupe_bytes
         self.recovered: list[str] = []
         self.partitions: list[Partition] = []
+        self.overload = Counters()
         self.unflushed: Callable[[Partition], None] = _ignore
         self._opened = opened
         for index in range(description.partitions):
@@ -124,4 +126,6 @@ class Topic:
             self.recovered.append(f"{folder}: missing, made again; the partition is empty")
         partition = Partition(self, index, folder, self._opened, clean=clean, now=now)
         self.recovered += partition.recovered
+        self.overload.dropped_records += partition.dropped[0]
+        self.overload.dropped_bytes += partition.dropped[1]
         self.partitions.append(partition)

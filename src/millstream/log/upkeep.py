@@ -13,6 +13,7 @@ from millstream.log import checkpoint as checkpoints
 from millstream.log import compaction, failpoints, retention
 from millstream.log import index as indexes
 from millstream.log.appending import Appending
+from millstream.log.config import TopicConfig
 from millstream.log.errors import OffsetOutOfRange, StorageError
 from millstream.log.files import File, replace, sync_folder
 from millstream.log.index import Index
@@ -132,6 +133,8 @@ class Upkeep(Appending):
                 flushed=self._saved.flushed if flushed is None else flushed,
                 end=end,
                 size=size,
+                dropped=self.dropped[0],
+                dropped_bytes=self.dropped[1],
             )
             try:
                 checkpoints.write(self.folder, self._saved, sync=sync)
@@ -209,7 +212,23 @@ class Upkeep(Appending):
                 # Again, now that no append is under way: one of them may have come back.
                 self._producers.forget(self._producers.expired(now, expiration))
 
-    def _retain(self, now: int) -> bool:
+    def _overwrite(self, config: TopicConfig, now: int) -> None:
+        segments = self._table[1]
+        first = segments[0]
+        if len(segments) == 1:
+            return
+        too_much = 0 <= config.retention_bytes <= sum(s.size for s in segments) - first.size
+        if not too_much and not 0 <= config.retention_ms < now - first.max_timestamp < now:
+            return
+        # A worker that is at it would do the same as soon as it is done; the next append tries again.
+        if self._work.acquire(blocking=False):
+            try:
+                with contextlib.suppress(OSError, StorageError):  # The append has succeeded in any case.
+                    self._retain(now, appending=True)
+            finally:
+                self._work.release()
+
+    def _retain(self, now: int, *, appending: bool = False) -> bool:
         config = self.topic.config
         segments = self._table[1]
         count = retention.deletable(
@@ -220,13 +239,20 @@ class Upkeep(Appending):
             retention_bytes=config.retention_bytes if config.delete else -1,
             limit=self.high_watermark,
         )
+        if appending:
+            count = min(count, len(segments) - 1)
         if count == 0:
             return False
         with self._lock:
             if count == len(segments):
                 self._roll(now)
-            self._start = max(self._start, self._table[0][count])
-        self._save(sync=True)
+            before = self._start
+            self._start = max(before, self._table[0][count])
+            if config.drop:
+                self._count_dropped(self._start - before, sum(s.size for s in segments[:count]))
+        if not appending:
+            # Not needed to find the start again: the log begins where its first segment does.
+            self._save(sync=True)
         failpoints.reach(failpoints.DELETE_BEGUN)
         self.swap(segments[:count], None)
         for segment in segments[:count]:
@@ -234,6 +260,11 @@ class Upkeep(Appending):
             self._snapshots.discard(segment.base)
             failpoints.reach(failpoints.DELETE_ONE)
         return True
+
+    def _count_dropped(self, count: int, size: int) -> None:
+        self.dropped = self.dropped[0] + count, self.dropped[1] + size
+        self.topic.overload.dropped_records += count
+        self.topic.overload.dropped_bytes += size
 
     @staticmethod
     def _newest(segment: Segment, matters: bool) -> int:

@@ -1,6 +1,7 @@
 """DescribeConfigs (key 32), versions 1-4: settings of topics and of the broker, with their source and type.
 
-Topics: every setting that Kafka has for topics; those without effect on one machine are listed too, so that tools work.
+Topics: every setting that Kafka has for topics; those without effect on one machine are listed too, so that tools work;
+of a topic whose ``millstream.overload`` is not ``buffer`` the counters of loss and waiting, read-only.
 Broker: the settings in effect, all read-only (they are given at start). Gaps: no broker loggers, no documentation
 texts; client metrics and groups have no settings of their own.
 """
@@ -22,6 +23,7 @@ from millstream.protocol.messages.describe_configs import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.log import Topic
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5
@@ -61,7 +63,8 @@ def _configs(
         topic = broker.log.topics.get(resource.resource_name)
         if topic is None:
             raise LookupError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name} does not exist")
-        return [_topic_setting(broker, topic.config, name, synonyms) for name in SETTINGS]
+        found = [_topic_setting(broker, topic.config, name, synonyms) for name in SETTINGS]
+        return found + (_counters(topic) if topic.config.overload != "buffer" else [])
     if resource.resource_type == BROKER:
         if resource.resource_name not in ("", str(broker.node_id)):
             text = f"Unexpected broker id, expected {broker.node_id}, but received {resource.resource_name}"
@@ -85,6 +88,23 @@ def _topic_setting(broker: "Broker", config: TopicConfig, name: str, synonyms: b
     return DescribeConfigsResourceResult(
         name, config.get(name), False, source_of(broker, config, name), False, others, TYPES[setting.kind], None
     )
+
+
+def _counters(topic: "Topic") -> list[DescribeConfigsResourceResult]:
+    """What a topic's overload policy has cost, as read-only settings: every client and tool can show those."""
+    return [
+        DescribeConfigsResourceResult(
+            "millstream.overload." + name.replace("_", "."),
+            str(value),
+            True,
+            DEFAULT_CONFIG,
+            False,
+            [],
+            TYPES["long"],
+            None,
+        )
+        for name, value in topic.overload.values().items()
+    ]
 
 
 def _broker_settings(broker: "Broker") -> list[DescribeConfigsResourceResult]:
