@@ -41,3 +41,12 @@ MAX_GROUPS = 100_000
 MAX_TRANSACTIONAL_IDS = 100_000
 # Member ids of a group that were given out but have not joined yet.
 MAX_PENDING_MEMBERS = 10_000
+# A connection must have authenticated (and finished its TLS handshake) within so long.
+AUTHENTICATION_SECONDS = 15.0
+# Connections that have not; at the bound the one that has been silent in this state for longest goes. Stops clients
+# that open connections and never say who they are from using up max.connections.
+MAX_UNAUTHENTICATED = 1000
+# After a refused authentication was answered, so long until the connection is closed: the client reads the answer.
+LINGER_SECONDS = 0.2
+# How much of a log file is encrypted at once: as much as a socket's buffer takes.
+TLS_FILE_BYTES = 128 * 1024

@@ -7,13 +7,15 @@ producers share one, and consumers see it only then. Version 13 names topics by 
 A topic whose ``millstream.overload`` is ``backpressure`` slows its producers by throttle times (KIP-219: the answer
 goes out at once, then the connection is not read for so long); at its limit appends wait (see ``broker/parking.py``)
 and are answered with REQUEST_TIMED_OUT, which clients try again, when the request's timeout is nearly over.
-Gaps: quotas.
+A client over its ``producer_byte_rate`` waits in the same way.
 """
 
 import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
+from millstream.broker.security.quotas import PRODUCE
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.produce import (
@@ -44,6 +46,9 @@ def handle(
     acks = request.acks
     transactional_id = request.transactional_id
     unsynced: list[Partition] = []
+    forbidden = transactional_id is not None and not connection.may(
+        Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
+    )
     blocked: list[Blocked] = []
     failed = throttle = 0
     topics = []
@@ -55,10 +60,16 @@ def handle(
         else:
             topic = broker.log.topics.get(data.name)
             missing = errors.UNKNOWN_TOPIC_OR_PARTITION
+        name = topic.name if topic is not None else data.name
+        denied = bool(name) and not connection.may(Operation.WRITE, Resource.TOPIC, name)
         results = []
         for part in data.partition_data:
             if acks not in (-1, 0, 1):
                 result = PartitionProduceResponse(part.index, errors.INVALID_REQUIRED_ACKS, -1)
+            elif forbidden:
+                result = PartitionProduceResponse(part.index, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
+            elif denied:
+                result = PartitionProduceResponse(part.index, errors.TOPIC_AUTHORIZATION_FAILED, -1)
             elif topic is None or not 0 <= part.index < len(topic.partitions):
                 result = PartitionProduceResponse(part.index, missing, -1)
             elif part.records is None or not len(part.records):
@@ -82,6 +93,8 @@ def handle(
             failed = failed or result.error_code
             results.append(result)
         topics.append(TopicProduceResponse(data.name, data.topic_id, results))
+    if broker.quotas.active:
+        throttle = max(throttle, connection.count(PRODUCE, connection.request_size))
     response = ProduceResponse(topics, throttle)
     if throttle:
         connection.mute(throttle / 1000)

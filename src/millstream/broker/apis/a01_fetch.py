@@ -13,6 +13,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker import limits
+from millstream.broker.security.acls import Operation, Resource
+from millstream.broker.security.quotas import FETCH
 from millstream.log import LogError, OffsetOutOfRange
 from millstream.protocol import errors
 from millstream.protocol.messages.fetch import (
@@ -73,7 +75,7 @@ def handle(
         for wanted in request.topics:
             topic = broker.topic_by_id(wanted.topic_id) if by_id else broker.log.topics.get(wanted.topic)
             plan.append((topic, wanted.topic, wanted.topic_id, wanted.partitions))
-    attempt = Attempt(broker, request, plan, session, by_id)
+    attempt = Attempt(broker, connection, request, plan, session, by_id)
     attempt.read()
     if attempt.size >= request.min_bytes or request.max_wait_ms <= 0 or attempt.failed or not attempt.partitions:
         return attempt.response()
@@ -84,9 +86,16 @@ class Attempt:
     """A fetch that reads, and waits for appends when there is too little."""
 
     def __init__(
-        self, broker: "Broker", request: FetchRequest, plan: Plan, session: "Session | None", by_id: bool
+        self,
+        broker: "Broker",
+        connection: "Connection",
+        request: FetchRequest,
+        plan: Plan,
+        session: "Session | None",
+        by_id: bool,
     ) -> None:
         self.broker = broker
+        self.connection = connection
         self.request = request
         self.plan = plan
         self.session = session
@@ -104,13 +113,21 @@ class Attempt:
         """Read every partition of the plan, within the request's limits."""
         committed = self.request.isolation_level == 1
         left = min(self.request.max_bytes, limits.MAX_FETCH_BYTES)
+        if self.broker.quotas.active:
+            left = int(min(left, self._burst()))
         self.size = 0
         self._topics = []
         self.partitions = []
         for topic, name, topic_id, wanted in self.plan:
             results = []
+            known = topic.name if topic is not None else name
+            denied = bool(known) and not self.connection.may(Operation.READ, Resource.TOPIC, known)
             for want in wanted:
-                if topic is None:
+                if denied:
+                    code = errors.TOPIC_AUTHORIZATION_FAILED
+                    results.append(PartitionData(want.partition, code, -1, aborted_transactions=None))
+                    self.failed = True
+                elif topic is None:
                     code = errors.UNKNOWN_TOPIC_ID if self.by_id else errors.UNKNOWN_TOPIC_OR_PARTITION
                     results.append(PartitionData(want.partition, code, -1, aborted_transactions=None))
                     self.failed = True
@@ -168,7 +185,26 @@ class Attempt:
         )
 
     def response(self) -> FetchResponse:
-        """What was read."""
+        """What was read; nothing for a client that is over its quota, which then has to wait."""
+        wait = 0
+        if self.broker.quotas.active and self.size:
+            wait = self.connection.count(FETCH, self.size)
+        if wait:
+            self.connection.mute(wait / 1000)
+            if self.size <= self._burst():
+                self.connection.count(FETCH, -self.size)
+                self.drop()
+                return FetchResponse(wait, 0, self.session.id if self.session is not None else 0, [])
+            # A batch larger than any burst would never get through: it goes, and its client waits after it.
+        made = self._found()
+        made.throttle_time_ms = wait
+        return made
+
+    def _burst(self) -> float:
+        user = self.connection.principal.partition(":")[2]
+        return self.broker.quotas.burst(FETCH, user, self.connection.client_id)
+
+    def _found(self) -> FetchResponse:
         if self.session is not None:
             return self.session.answer(self._topics)
         return FetchResponse(responses=self._topics)

@@ -6,6 +6,7 @@ Special timestamps: -1 latest (the last stable offset for read_committed), -2 ea
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.list_offsets import (
@@ -33,10 +34,14 @@ def handle(
     topics = []
     for wanted in request.topics:
         topic = broker.log.topics.get(wanted.name)
+        denied = not connection.may(Operation.DESCRIBE, Resource.TOPIC, wanted.name)
         seen: set[int] = set()
         parts = []
         for part in wanted.partitions:
             index = part.partition_index
+            if denied:
+                parts.append(ListOffsetsPartitionResponse(index, errors.TOPIC_AUTHORIZATION_FAILED))
+                continue
             if index in seen:
                 parts.append(ListOffsetsPartitionResponse(index, errors.INVALID_REQUEST))
                 continue
