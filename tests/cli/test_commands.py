@@ -144,6 +144,15 @@ def test_tail_filters_and_limits(run, topic):
     assert run("tail", topic, "--no-follow") == ""
 
 
+def test_tail_of_the_last_is_over_all_partitions(run, topic):
+    run("produce", topic, "--partition", "0", given=b"1\n2\n3\n")
+    run("produce", topic, "--partition", "1", given=b"4\n")
+    shown = run("tail", topic, "--from", "-2", "--no-follow")
+    assert [line.split()[-1] for line in shown.splitlines()] == ["3", "4"]
+    assert run("tail", topic, "--from", "-3", "--limit", "1").split()[-1] == "2"
+    assert run("tail", topic, "--from", "-3", "--partition", "0", "--limit", "1").split()[-1] == "1"
+
+
 def test_tail_shows_control_characters(run, topic):
     run("produce", topic, "--keyed", given=b"k\x1b[31m\tv\x07\n")
     assert "k\\x1b[31m v\\x07" in run("tail", topic, "--from", "earliest", "--no-follow")
