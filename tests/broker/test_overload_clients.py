@@ -156,7 +156,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(broker, admin):
     wait_until(lambda: source.poll(0.05) is None or counters(admin, topic)["waiting.requests"] > 0, "an append waits")
     before = end(broker, topic)[1]
     source.purge()
-    del source
+    source.close()
     wait_until(lambda: counters(admin, topic)["waiting.requests"] == 0, "nothing waits")
     assert end(broker, topic)[1] == before
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.broker import limits
+from millstream.broker.archive import Archives
 from millstream.broker.fetch_sessions import FetchSessions
 from millstream.broker.flusher import Flusher
 from millstream.broker.groups.coordinator import GroupCoordinator
@@ -69,6 +70,7 @@ class Broker:
         self.flusher = Flusher(loop)
         log.on_unflushed(self.flusher.soon)
         self.parking = Parking(self)
+        self.archives = Archives(loop)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self._budget = settings.integer("queued.max.request.bytes")
@@ -204,3 +206,4 @@ class Broker:
         self.transactions.close()
         self.flusher.close()
         self.passwords.shutdown(wait=True, cancel_futures=True)
+        self.archives.close()

@@ -69,6 +69,8 @@ class Server:
         self.broker = Broker(log, access, settings, self._loop, listeners)
         self._house = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self._keeping: asyncio.Task[None] | None = None
+        self._archivist = ThreadPoolExecutor(1, thread_name_prefix="archiving")
+        self._archiving: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._full = False
         self._closed = asyncio.Event()
@@ -79,7 +81,8 @@ class Server:
         self.broker.transactions.load()
         for listener in self.listeners:
             self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
-        self._keeping = self._loop.create_task(self._keep_house())
+        self._keeping = self._loop.create_task(self._repeat(self._house, self.log.maintain))
+        self._archiving = self._loop.create_task(self._repeat(self._archivist, self.log.archive))
         self._sweep()
 
     def _accept(self, listener: Listener) -> None:
@@ -127,12 +130,12 @@ class Server:
         self.broker.sweep(self._loop.time())
         self._sweeper = self._loop.call_later(limits.SWEEP_SECONDS, self._sweep)
 
-    async def _keep_house(self) -> None:
-        """Retention, compaction and interval fsync, one step after the other on a thread of their own."""
+    async def _repeat(self, thread: ThreadPoolExecutor, work: Callable[[int], bool]) -> None:
+        """Retention, compaction and interval fsync, or archives: one step after the other on a thread of their own."""
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             try:
-                while await self._loop.run_in_executor(self._house, self.log.maintain, self.broker.now_ms()):
+                while await self._loop.run_in_executor(thread, work, self.broker.now_ms()):
                     pass
             except LogError as e:
                 logger.error("housekeeping: %s", e)
@@ -151,8 +154,11 @@ class Server:
             self._sweeper.cancel()
         if self._keeping is not None:
             self._keeping.cancel()
+        if self._archiving is not None:
+            self._archiving.cancel()
         self.broker.close()
         await self._loop.run_in_executor(None, self._house.shutdown)
+        await self._loop.run_in_executor(None, self._archivist.shutdown)
         self.log.close()
 
 

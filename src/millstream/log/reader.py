@@ -30,7 +30,8 @@ class Reader(State):
 
         With `committed` only what is before the last stable offset, and the aborted transactions to skip in it.
         Nothing at or behind the high watermark is read; `end_offset` of the answer is the high watermark.
-        OffsetOutOfRange before the start or behind the end; CorruptMessage when the batch is damaged on disk.
+        OffsetOutOfRange before the start or behind the end; CorruptMessage when the batch is damaged on disk; NotHere
+        when it is in the archive: fetch it, then read again.
         """
         if self._closed:
             raise UnknownTopic(f"{self.name} is closed or has been deleted")
@@ -130,7 +131,7 @@ class Reader(State):
         found: list[tuple[int, int]] = []
         for segment in segments:
             if segment.aborted:
-                for entry in self._opened.get(segment)[1].aborted:
+                for entry in self._opened.index(segment).aborted:
                     if entry.last_offset >= offset and entry.first_offset < upper:
                         found.append((entry.producer_id, entry.first_offset))
                     if entry.last_stable_offset >= upper:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from millstream.log import compaction
 from millstream.log import producers as states
+from millstream.log.archive import Entry
 from millstream.log.files import File
 from millstream.log.index import Index
 from millstream.log.producers import Producer
@@ -68,7 +69,10 @@ class State:
         self._checkpoint_next = False
         self.stopping = False
         self.uncleanable: str | None = None
-        self._unsynced = [s for s in found.segments[:-1] if s.end_offset > self._flushed]
+        self._unsynced = [s for s in found.segments[:-1] if s.end_offset > self._flushed and s.local]
+        self._remote = found.remote
+        self._doomed: list[Entry] = []
+        self._archive_after = 0
         for segment in found.segments:
             segment.rebuild = self._rebuild
 
@@ -131,8 +135,8 @@ class State:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments' files, without indexes."""
-        return sum(s.size for s in self._table[1])
+        """Bytes of all segments' files here, without indexes."""
+        return sum(s.size for s in self._table[1] if s.local)
 
     @property
     def segments(self) -> list[Segment]:
@@ -177,7 +181,7 @@ class State:
                     begin = offset
                     break
             for earlier in self._table[1]:
-                if begin < earlier.end_offset and earlier.base < segment.base:
+                if begin < earlier.end_offset and earlier.base < segment.base and earlier.local:
                     replay(File(earlier.path, os.O_RDONLY), earlier, begin, state, None, 0)
             replay(file, segment, max(begin, segment.base), state, again, 0)
         return again

@@ -13,6 +13,7 @@ from millstream.log import checkpoint as checkpoints
 from millstream.log import compaction, failpoints, retention
 from millstream.log import index as indexes
 from millstream.log.appending import Appending
+from millstream.log.archiving import Archiving
 from millstream.log.config import TopicConfig
 from millstream.log.errors import OffsetOutOfRange, StorageError
 from millstream.log.files import File, replace, sync_folder
@@ -31,7 +32,7 @@ EXPIRY_CHECK_MS: Final = 60_000
 """How often producers are looked through for expired ones."""
 
 
-class Upkeep(Appending):
+class Upkeep(Appending, Archiving):
     """What keeps a partition in shape."""
 
     def __init__(self, topic: Topic, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
@@ -183,7 +184,7 @@ class Upkeep(Appending):
                 if active.size and now - active.created_ms > config.segment_ms:
                     self._roll(now)
                     return True
-            if self._retain(now):
+            if self._retain(now) or (self._remote and self._free_local(now)):
                 return True
             if config.compact and self._compact(now):
                 return True
@@ -255,6 +256,7 @@ class Upkeep(Appending):
             self._save(sync=True)
         failpoints.reach(failpoints.DELETE_BEGUN)
         self.swap(segments[:count], None)
+        self._leave_archive(segments[:count])
         for segment in segments[:count]:
             remove_segment_files(segment)
             self._snapshots.discard(segment.base)
@@ -268,7 +270,7 @@ class Upkeep(Appending):
 
     @staticmethod
     def _newest(segment: Segment, matters: bool) -> int:
-        if segment.max_timestamp >= 0 or not matters or not segment.size:
+        if segment.max_timestamp >= 0 or not matters or not segment.size or not segment.local:
             return segment.max_timestamp
         return int(segment.path.stat().st_mtime * 1000)
 

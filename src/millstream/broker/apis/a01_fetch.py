@@ -1,7 +1,8 @@
 """Fetch (key 1), versions 4-18: read record batches.
 
 Whole batches only, sent from the log's files without passing through memory; the first partition with data gets at
-least one batch however large, so that readers always advance. When fewer than min bytes are there, the request waits
+least one batch however large, so that readers always advance. What is in an archive is fetched on a worker thread,
+and the request waits for it as it does for appends. When fewer than min bytes are there, the request waits
 for appends (their listeners wake it) until max wait. Incremental fetch sessions (KIP-227) live in
 ``broker/fetch_sessions.py``. Isolation level read_committed ends at the last stable offset and lists aborted transactions.
 Topics by name up to version 12, by id from 13 on.
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from millstream.broker import limits
 from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.security.quotas import FETCH
-from millstream.log import LogError, OffsetOutOfRange
+from millstream.log import LogError, NotHere, OffsetOutOfRange
 from millstream.protocol import errors
 from millstream.protocol.messages.fetch import (
     AbortedTransaction,
@@ -167,6 +168,15 @@ class Attempt:
                 index, e.code, high, partition.last_stable_offset, partition.start_offset,
                 aborted_transactions=None,
             )  # fmt: skip
+        except NotHere as e:
+            # On its way from the archive: this request is answered when it is here, or with nothing after max wait.
+            if self.broker.archives.fetch(partition, e, self.look_again):
+                return PartitionData(
+                    index, 0, high, partition.last_stable_offset, partition.start_offset,
+                    aborted_transactions=[] if committed else None,
+                )  # fmt: skip
+            self.failed = True
+            return PartitionData(index, e.code, -1, aborted_transactions=None)
         except LogError as e:
             self.failed = True
             return PartitionData(index, e.code, -1, aborted_transactions=None)
@@ -231,7 +241,11 @@ class Attempt:
 
     def wake(self, _: "Partition") -> None:
         """An append happened; look again after the producer has its answer."""
-        if not self._scheduled:
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Read once more, if this still waits."""
+        if not self._scheduled and self._future is not None:
             self._scheduled = True
             self.broker.loop.call_soon(self._again)
 
