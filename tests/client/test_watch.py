@@ -11,7 +11,7 @@ from millstream.client.behind import Behind, Meter
 from millstream.client.forecast import Retention
 from millstream.client.lag import commit
 from millstream.client.producer import producer
-from millstream.client.watch import CALM, IDLE_S, PUBLISH_S, Judge, Watcher, read
+from millstream.client.watch import CALM, FIRST_S, IDLE_S, PUBLISH_S, Judge, Watcher, read
 from tests.apache_kafka import apache_kafka
 from tests.brokers import Broker, fresh, wait_until
 
@@ -97,8 +97,9 @@ def test_what_an_earlier_watcher_told_is_not_told_again():
 
 def test_the_sooner_something_may_be_lost_the_sooner_is_the_next_look():
     clock = Clock()
-    clock.told(behind(1000), limits={"t": Retention(seconds=20.0)})
-    assert clock.judge.pause == 2.0
+    for expected in (FIRST_S, FIRST_S, 2.0):
+        clock.told(behind(1000), limits={"t": Retention(seconds=20.0)})
+        assert clock.judge.pause == expected
     clock.told(behind(10, 0.0, start=50))
     assert clock.judge.pause == IDLE_S
 
@@ -219,3 +220,31 @@ def test_a_stalled_consumer_is_warned_of_before_its_first_loss_which_is_reported
         [loss] = wait_until(lambda: [one for one in losses() if one["over"]], "the loss is over")
         assert (loss["first"], loss["until"], loss["possible"], loss["events"]) == (30, end, end, end - 30)
     consumer.close()
+
+
+@pytest.mark.system
+def test_a_loss_by_size_is_warned_of_and_reported_too(kafka):
+    topic, group = fresh("topic"), fresh("group")
+    admin.ensure_topic(kafka, topic, 1, {"retention.bytes": "1048576", "segment.bytes": "1048576"})
+    write(kafka, topic, 10, size=1000)
+    commit(kafka, group, {(topic, 0): 7})
+    told = {}
+
+    def look():
+        write(kafka, topic, 50, size=1000)
+        known = read(kafka)
+        for value in (*known.warnings, *known.losses):
+            if value["group"] == group:
+                told.setdefault(value["kind"], value)
+        return "loss" in told
+
+    with Watcher(kafka):
+        wait_until(look, "the loss is reported", 60)
+        assert told["warning"]["by"] == "size"
+        assert told["warning"]["at"] < told["loss"]["at"]
+        assert (told["warning"]["start"], told["loss"]["first"]) == (0, 7)
+        start = admin.start_offsets(kafka, [topic])[topic, 0]
+        wait_until(
+            lambda: [loss for loss in read(kafka).losses if (loss["group"], loss["until"]) == (group, start)],
+            "the report names what lies before the start",
+        )

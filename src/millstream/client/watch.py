@@ -35,6 +35,7 @@ from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.settings import Kafka, MillstreamError
 
+FIRST_S = 1.0  # after the first two measurements: before the third no pace is worth much
 IDLE_S = 15.0  # between measurements where nothing is in a hurry: a dozen small requests
 SOON_S = 0.5  # and where it is most
 PARTS = 10.0  # so many measurements in what a topic keeps, or in the time that is left
@@ -97,6 +98,7 @@ class Judge:
         self._told: dict[str, tuple[float, dict[str, Any]]] = {}
         self.snapshot = Snapshot()
         self.pause = IDLE_S
+        self._takes = 0
 
     def know(self, value: Mapping[str, Any]) -> None:
         """Take what an earlier watcher told: warnings and losses that are not over are not told again."""
@@ -129,6 +131,9 @@ class Judge:
             found |= self._losses(at, key, followed, followed.losses.take(sample))
         # A group of which we have warned needs no hurry: it is those that come near which must not be missed.
         self.pause = pause((f for key, f in figures.items() if not self._followed[key].warned), retentions.values())
+        self._takes += 1
+        if self._takes < 3:
+            self.pause = min(self.pause, FIRST_S)
         for key, figure in figures.items():
             found |= self._warning(at, key, self._followed[key], figure)
         for key in self._followed.keys() - figures.keys():
