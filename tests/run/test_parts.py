@@ -2,12 +2,21 @@
 
 from types import SimpleNamespace
 
-from millstream.client import lag
+import pytest
+
+from millstream.client import admin, lag
 from millstream.run import parts, replay
 from millstream.settings import Kafka, MillstreamError, Settings
 
 APP = SimpleNamespace(name="flights")
 TO = {("departures", 0): 7}
+
+
+@pytest.fixture(autouse=True)
+def log(monkeypatch):
+    """A log whose topic begins at 5."""
+    monkeypatch.setattr(admin, "topic_names", lambda kafka: ["departures"])
+    monkeypatch.setattr(admin, "start_offsets", lambda kafka, topics: {(topic, 0): 5 for topic in topics})
 
 
 def test_queries_are_moved_before_spark_starts_and_their_groups_with_them(tmp_path, monkeypatch):

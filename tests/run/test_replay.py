@@ -47,6 +47,18 @@ def test_the_query_begins_again_and_its_past_is_kept(tmp_path, old):
     assert replay.obey(tmp_path, "flights") == {}
 
 
+def test_what_retention_has_taken_meanwhile_is_not_asked_for(tmp_path):
+    replay.mark(tmp_path, "flights", "late", OFFSETS)
+    asked = []
+
+    def starts(topics):
+        asked.append(topics)
+        return {("departures", 0): 9, ("departures", 1): 0}
+
+    assert replay.obey(tmp_path, "flights", starts)["late"] == {**OFFSETS, ("departures", 0): 9}
+    assert asked == [{"departures", "arrivals"}]
+
+
 def test_the_last_marker_counts(tmp_path, old):
     replay.mark(tmp_path, "flights", "late", OFFSETS)
     replay.mark(tmp_path, "flights", "late", {("departures", 0): 1})

@@ -71,10 +71,14 @@ def run_deliver(app: App, settings: Settings, ready: Ready, stop: threading.Even
 
 def _replay(app: App, settings: Settings) -> None:
     """Move the queries that `millstream groups reset` wants moved, before any of them starts."""
+    from millstream.client.admin import start_offsets, topic_names
     from millstream.client.lag import commit
     from millstream.run import replay
 
-    for query, offsets in replay.obey(settings.data, app.name).items():
+    def starts(topics: set[str]) -> replay.Offsets:
+        return start_offsets(_kafka(settings), topics & set(topic_names(_kafka(settings))))
+
+    for query, offsets in replay.obey(settings.data, app.name, starts).items():
         _log.info("query %s begins again, as asked for by `millstream groups reset`", query)
         try:
             commit(_kafka(settings), f"{app.name}.{query}", offsets)

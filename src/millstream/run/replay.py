@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,14 +51,18 @@ def mark(data: Path, app: str, query: str, offsets: Offsets) -> Path:
     return path
 
 
-def obey(data: Path, app: str) -> dict[str, Offsets]:
+def obey(data: Path, app: str, starts: Callable[[set[str]], Offsets] = lambda topics: {}) -> dict[str, Offsets]:
     """Do what the markers say; return the new positions by query. Nothing of the application's queries may run.
 
+    starts: says where the topics begin now. Retention may have passed a position since the marker was left, and Spark refuses to
+    begin where nothing is any more.
     Raises MillstreamError for a marker that cannot be read: starting anyway would go on where nobody wants it.
     """
     done: dict[str, Offsets] = {}
     for path in sorted((data / "replays" / app).glob("*.json")):
         at, offsets = _read(path)
+        first = starts({topic for topic, _ in offsets})
+        offsets = {place: max(offset, first.get(place, 0)) for place, offset in offsets.items()}
         query = path.stem
         where = checkpoint(data, app, query)
         if where.exists():
