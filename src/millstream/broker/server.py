@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
 from collections import Counter
@@ -162,6 +163,16 @@ class Server:
         self.log.close()
 
 
+def raise_file_limit() -> None:
+    """Allow this process as many open files as the system lets it: one per connection and partition, and more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as e:  # some systems have a lower limit of their own
+            logger.info("the limit of open files stays at %d: %s", soft, e)
+
+
 async def serve(
     folder: Path,
     listen: str,
@@ -170,6 +181,7 @@ async def serve(
     add_scram: Sequence[str] = (),
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; ``ready`` gets its listeners once it serves. Raises CannotStart."""
+    raise_file_limit()
     listeners = open_listeners(listen, settings)
     try:
         log = open_log(folder, settings)

@@ -111,8 +111,10 @@ class Appending(State):
         steps: list[states.Step] = []
         repeated: Sent | None = None
         newest = -1
-        for batch, head in found:
-            examine(batch, head, config, now, internal)
+        for i, (batch, came) in enumerate(found):
+            head = examine(batch, came, config, now, internal)
+            if head is not came:
+                found[i] = batch, head
             if head[9] >= 0:
                 if changes is None:
                     changes = {}
