@@ -285,6 +285,10 @@ def test_a_query_is_moved_with_its_checkpoint(run, topic, kafka, tmp_path):
     commit(kafka, f"{app}.late", {(topic, 0): 0, (topic, 1): 3})
     with Reporter(kafka, app) as reporter:
         reporter.report("query", "late", state="running")
+        reporter.report("deliver", "late", state="running")
+    commit(kafka, f"{app}.late.deliver", {(topic, 0): 0})
+    moving = ("groups", "reset", f"{app}.late.deliver", "--to-latest", "--execute")
+    assert "a delivery of" in run(*moving, fails=True)
     assert "whose checkpoint is not in" in run(
         "groups", "reset", f"{app}.late", "--to-earliest", "--execute", fails=True
     )

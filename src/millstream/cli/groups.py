@@ -299,11 +299,15 @@ def _used(at: Common, name: str, query: tuple[str, str] | None, at_next_start: b
                 " Add --at-next-start, and start the application again when it suits; or end it first"
             )
         return f"the application {app} runs in {at.settings.data}; end it first"
-    if query is None and ("query", name.partition(".")[2]) in read(at.log, app):
-        return (
-            f"it is the position of the query {name}, whose checkpoint is not in {at.settings.data};"
-            " give --data with the data folder of its application"
-        )
+    if query is not None or (at.settings.data / "checkpoints" / app).is_dir():
+        return None  # the application is at home here, and does not run
+    facts = read(at.log, app)
+    elsewhere = f"not in {at.settings.data}; give --data with the data folder of its application"
+    if ("query", name.partition(".")[2]) in facts:
+        return f"it is the position of the query {name}, whose checkpoint is {elsewhere}"
+    delivers = any(kind == "deliver" and said.get("state") == "running" for (kind, _), said in facts.items())
+    if name.endswith(".deliver") and delivers:
+        return f"it is the position of a delivery of {app}, which runs, {elsewhere}"
     return None
 
 
