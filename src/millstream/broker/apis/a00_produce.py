@@ -26,7 +26,7 @@ from millstream.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from millstream.protocol.records import HEADER_SIZE, OVERHEAD, TRANSACTIONAL
+from millstream.protocol.records import HEADER_SIZE, MAGIC, OVERHEAD, TRANSACTIONAL
 from millstream.protocol.wire import ProtocolError
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ def handle(
         denied = bool(name) and not connection.may(Operation.WRITE, Resource.TOPIC, name)
         results = []
         for part in data.partition_data:
-            if acks not in (-1, 0, 1):
-                result = PartitionProduceResponse(part.index, errors.INVALID_REQUIRED_ACKS, -1)
-            elif forbidden:
+            if forbidden:
                 result = PartitionProduceResponse(part.index, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
             elif denied:
                 result = PartitionProduceResponse(part.index, errors.TOPIC_AUTHORIZATION_FAILED, -1)
@@ -76,8 +74,12 @@ def handle(
                 result = PartitionProduceResponse(part.index, errors.INVALID_RECORD, -1, error_message="no records")
             elif topic.internal:
                 result = PartitionProduceResponse(part.index, errors.INVALID_TOPIC_EXCEPTION, -1)
+            elif _cut_short(part.records):
+                result = PartitionProduceResponse(part.index, errors.INVALID_RECORD, -1, error_message="no whole batch")
             elif code := _check_transaction(broker, transactional_id, topic, part, version):
                 result = PartitionProduceResponse(part.index, code, -1)
+            elif acks not in (-1, 0, 1) and _whole(part.records):
+                result = PartitionProduceResponse(part.index, errors.INVALID_REQUIRED_ACKS, -1)
             elif topic.config.overload == "backpressure":
                 verdict = broker.parking.verdict(topic.partitions[part.index])
                 if verdict.blocked:
@@ -195,6 +197,18 @@ def _check_transaction(
     return broker.transactions.check_produce(transactional_id, (topic.name, part.index), batch, version)
 
 
+def _whole(batch: memoryview | None) -> bool:
+    """Whether a partition's bytes look like one batch; Kafka looks at that before anything else."""
+    if batch is None or len(batch) <= HEADER_SIZE or batch[16] != MAGIC:
+        return False
+    return int.from_bytes(batch[8:12], "big") + OVERHEAD == len(batch)
+
+
+def _cut_short(batch: memoryview) -> bool:
+    """Whether the first batch ends before its announced end."""
+    return len(batch) < HEADER_SIZE or int.from_bytes(batch[8:12], "big") + OVERHEAD > len(batch)
+
+
 def _append(
     topic: "Topic", index: int, batches: memoryview, now: int, unsynced: "list[Partition]"
 ) -> PartitionProduceResponse:
@@ -203,7 +217,10 @@ def _append(
         appended = partition.append(batches, now)
     except LogError as e:
         record_errors = [BatchIndexAndErrorMessage(0, str(e))] if e.code == errors.INVALID_RECORD else []
-        return PartitionProduceResponse(index, e.code, -1, -1, -1, record_errors, str(e))
+        # As in Kafka, whose RecordValidationException carries the start of the log.
+        of_records = e.code in (errors.INVALID_TIMESTAMP, errors.INVALID_RECORD) and _whole(batches)
+        start = partition.start_offset if of_records else -1
+        return PartitionProduceResponse(index, e.code, -1, -1, start, record_errors, str(e))
     if topic.config.durability == "commit":
         unsynced.append(partition)
     return PartitionProduceResponse(index, 0, appended.base_offset, appended.log_append_time, appended.log_start_offset)

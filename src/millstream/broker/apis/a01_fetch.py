@@ -126,15 +126,15 @@ class Attempt:
             for want in wanted:
                 if denied:
                     code = errors.TOPIC_AUTHORIZATION_FAILED
-                    results.append(PartitionData(want.partition, code, -1, aborted_transactions=None))
+                    results.append(PartitionData(want.partition, code, -1))
                     self.failed = True
                 elif topic is None:
                     code = errors.UNKNOWN_TOPIC_ID if self.by_id else errors.UNKNOWN_TOPIC_OR_PARTITION
-                    results.append(PartitionData(want.partition, code, -1, aborted_transactions=None))
+                    results.append(PartitionData(want.partition, code, -1))
                     self.failed = True
                 elif not 0 <= want.partition < len(topic.partitions):
                     code = errors.UNKNOWN_TOPIC_OR_PARTITION
-                    results.append(PartitionData(want.partition, code, -1, aborted_transactions=None))
+                    results.append(PartitionData(want.partition, code, -1))
                     self.failed = True
                 else:
                     data = self._one(topic.partitions[want.partition], want, left, committed)
@@ -148,7 +148,7 @@ class Attempt:
         index = want.partition
         if want.current_leader_epoch > 0:
             self.failed = True
-            return PartitionData(index, errors.UNKNOWN_LEADER_EPOCH, -1, aborted_transactions=None)
+            return PartitionData(index, errors.UNKNOWN_LEADER_EPOCH, -1)
         self.partitions.append(partition)
         offset = want.fetch_offset
         limit = min(want.partition_max_bytes, left)
@@ -164,10 +164,7 @@ class Attempt:
             read = partition.read(offset, max(limit, 0), committed=committed)
         except OffsetOutOfRange as e:
             self.failed = True
-            return PartitionData(
-                index, e.code, high, partition.last_stable_offset, partition.start_offset,
-                aborted_transactions=None,
-            )  # fmt: skip
+            return PartitionData(index, e.code, -1, aborted_transactions=None)
         except NotHere as e:
             # On its way from the archive: this request is answered when it is here, or with nothing after max wait.
             if self.broker.archives.fetch(partition, e, self.look_again):
@@ -179,7 +176,7 @@ class Attempt:
             return PartitionData(index, e.code, -1, aborted_transactions=None)
         except LogError as e:
             self.failed = True
-            return PartitionData(index, e.code, -1, aborted_transactions=None)
+            return PartitionData(index, e.code, -1)
         records = Records(read.slices)
         if self.size and records.size > left:  # one oversized batch is for the first partition only
             records.release()

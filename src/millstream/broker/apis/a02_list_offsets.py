@@ -79,12 +79,12 @@ def _answer(
                 parts.append(ListOffsetsPartitionResponse(index, errors.INVALID_REQUEST))
                 continue
             seen.add(index)
-            if topic is None or not 0 <= index < len(topic.partitions):
+            if part.timestamp < 0 and version < SINCE.get(part.timestamp, 0 if part.timestamp >= -2 else 99):
+                parts.append(ListOffsetsPartitionResponse(index, errors.UNSUPPORTED_VERSION))
+            elif topic is None or not 0 <= index < len(topic.partitions):
                 parts.append(ListOffsetsPartitionResponse(index, errors.UNKNOWN_TOPIC_OR_PARTITION))
             elif part.current_leader_epoch > 0:
                 parts.append(ListOffsetsPartitionResponse(index, errors.UNKNOWN_LEADER_EPOCH))
-            elif part.timestamp < 0 and version < SINCE.get(part.timestamp, 0 if part.timestamp >= -2 else 99):
-                parts.append(ListOffsetsPartitionResponse(index, errors.UNSUPPORTED_VERSION))
             else:
                 parts.append(_find(topic.partitions[index], part, request.isolation_level == 1, version, missing))
         topics.append(ListOffsetsTopicResponse(wanted.name, parts))

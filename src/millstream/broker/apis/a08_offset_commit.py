@@ -51,7 +51,7 @@ def handle(
                 code = errors.TOPIC_AUTHORIZATION_FAILED
             elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
                 code = missing
-            elif len(part.committed_metadata or "") > longest:
+            elif not error and len(part.committed_metadata or "") > longest:
                 code = errors.OFFSET_METADATA_TOO_LARGE
             elif not error:
                 what = Committed(

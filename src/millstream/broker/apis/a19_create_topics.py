@@ -58,6 +58,12 @@ def _create(connection: "Connection", wanted: CreatableTopic, validate_only: boo
         raise TopicError(errors.TOPIC_ALREADY_EXISTS, f"Topic '{wanted.name}' already exists.")
     if wanted.name in INTERNAL:
         raise TopicError(errors.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker makes it itself")
+    overrides = {}
+    for config in wanted.configs:
+        if config.value is None:
+            raise TopicError(errors.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
+        overrides[config.name] = config.value
+    effective = TopicConfig(overrides, broker.log_defaults)  # Kafka checks the settings before the partitions
     count = wanted.num_partitions
     if wanted.assignments:
         if wanted.num_partitions != -1 or wanted.replication_factor != -1:
@@ -75,25 +81,23 @@ def _create(connection: "Connection", wanted: CreatableTopic, validate_only: boo
                 errors.INVALID_REPLICA_ASSIGNMENT,
                 f"The only broker is {broker.node_id}: each partition can only be there.",
             )
-    elif wanted.replication_factor not in (-1, 1):
-        code = errors.INVALID_REPLICATION_FACTOR
+    elif wanted.replication_factor < -1 or wanted.replication_factor == 0:
         raise TopicError(
-            code, f"Unable to replicate the partition {wanted.replication_factor} time(s): there is one broker."
+            errors.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 for the default."
         )
     elif count != -1 and count < 1:
         raise TopicError(
             errors.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default."
         )
-    overrides = {}
-    for config in wanted.configs:
-        if config.value is None:
-            raise TopicError(errors.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
-        overrides[config.name] = config.value
+    elif wanted.replication_factor not in (-1, 1):
+        code = errors.INVALID_REPLICATION_FACTOR
+        raise TopicError(
+            code, f"Unable to replicate the partition {wanted.replication_factor} time(s): there is one broker."
+        )
     if count == -1:
         count = broker.settings.integer("num.partitions")
     if validate_only:
         check_count(count, broker.partition_count())
-        effective = TopicConfig(overrides, broker.log_defaults)
         topic_id = bytes(16)
     else:
         topic = broker.create_topic(wanted.name, count, overrides)

@@ -49,7 +49,7 @@ def handle(
                 code = errors.TOPIC_AUTHORIZATION_FAILED
             elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
                 code = errors.UNKNOWN_TOPIC_ID if version >= 6 else errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(part.committed_metadata or "") > longest:
+            elif not error and len(part.committed_metadata or "") > longest:
                 code = errors.OFFSET_METADATA_TOO_LARGE
             elif not error:
                 what = Committed(part.committed_offset, part.committed_leader_epoch, part.committed_metadata or "", now)

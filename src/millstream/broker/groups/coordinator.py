@@ -341,7 +341,7 @@ class GroupCoordinator:
                 return errors.GROUP_MAX_SIZE_REACHED
             if generation < 0:
                 return errors.NONE  # a simple consumer: the group need not exist
-            return errors.ILLEGAL_GENERATION
+            return errors.UNKNOWN_MEMBER_ID if group_id in self.offsets else errors.ILLEGAL_GENERATION
         error = group.check_commit(member_id, instance_id, generation, self._broker.loop.time())
         self.heard(group)
         return error
