@@ -45,7 +45,9 @@ ByDuration = Annotated[str | None, _aim("DURATION", 'to the first event of the l
 Execute = Annotated[bool, typer.Option("--execute", help="do it; without, it is only shown", rich_help_panel=_PANEL)]
 AtNextStart = Annotated[
     bool,
-    typer.Option("--at-next-start", help="a query that runs: move it when it starts next", rich_help_panel=_PANEL),
+    typer.Option(
+        "--at-next-start", help="a query that runs, or never has: move it when it starts next", rich_help_panel=_PANEL
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="delete: really")]
 
@@ -235,6 +237,8 @@ def _reset(at: Common, name: str, aim: Aim, topics: Sequence[str], execute: bool
     from millstream.run.replay import mark, query_of
 
     query = query_of(at.settings.data, name)
+    if query is None and at_next_start:
+        query = _to_be(name)
     moves = plan(at.log, name, aim, topics)
     reason = active(at.log, name) or _used(at, name, query, at_next_start)
     if execute and reason:
@@ -264,6 +268,16 @@ def _reset(at: Common, name: str, aim: Aim, topics: Sequence[str], execute: bool
         if line:
             at.out.text("")
             at.out.text(line)
+
+
+def _to_be(name: str) -> tuple[str, str]:
+    """A query that has not run yet: a copy of another one, say, that is to begin at yesterday's offsets."""
+    app, _, query = name.partition(".")
+    if not app or not query.isidentifier():
+        raise MillstreamError(
+            f"--at-next-start is for queries, whose groups are called APPLICATION.QUERY, not {name!r}."
+        )
+    return app, query
 
 
 def _row(move: Move) -> tuple[object, ...]:
