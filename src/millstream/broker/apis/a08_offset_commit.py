@@ -51,6 +51,16 @@ def handle(
                 code = errors.TOPIC_AUTHORIZATION_FAILED
             elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
                 code = missing
+            elif not error and (
+                stale := broker.groups.check_partition(
+                    request.group_id,
+                    request.member_id,
+                    request.generation_id_or_member_epoch,
+                    topic.id.bytes,
+                    part.partition_index,
+                )
+            ):
+                code = stale
             elif not error and len(part.committed_metadata or "") > longest:
                 code = errors.OFFSET_METADATA_TOO_LARGE
             elif not error:
