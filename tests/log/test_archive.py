@@ -368,3 +368,11 @@ def test_a_damaged_note_is_put_aside(tmp_path, url):
         partition = log.topics["t"].partitions[0]
         assert any("archive.json" in line for line in log.recovered)
         assert values(consume(partition)) == sent[kept:]
+
+
+def test_where_archives_may_be(tmp_path):
+    with open_log(tmp_path / "log", millstream_archive_allow="memory://mine, file:///mnt/a/") as log:
+        log.create("t", 1, config("memory://mine/x"))
+        for url in ("memory://minefield", "file:///etc", "file:///mnt/a/../b"):
+            with pytest.raises(InvalidConfig):
+                log.configure("t", {"millstream.archive": url})

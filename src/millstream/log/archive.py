@@ -24,6 +24,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -120,11 +121,20 @@ def wrong_url(value: str) -> str | None:
         return "expected a URL without a password: every client can read this setting; give it in the environment"
     if parts.scheme == "file" and not value.startswith("file:///"):
         return "expected an absolute path: file:///mnt/archive"
+    if ".." in parts.path.split("/"):
+        return "expected a URL without .."
     return None
 
 
-def check_available(url: str) -> None:
-    """InvalidConfig, with what to install, when the archive at `url` cannot be used in this installation."""
+def check_available(url: str, allow: Sequence[str]) -> None:
+    """InvalidConfig, with what to do, when the archive at `url` is not allowed or cannot be used in this installation.
+
+    `allow` are the URLs below which archives may be; none: anywhere that this process may write.
+    """
+    if allow and not any(url == each or url.startswith(each.rstrip("/") + "/") for each in allow):
+        raise InvalidConfig(
+            f"millstream.archive={url} is not below what millstream.archive.allow says: {', '.join(allow)}"
+        )
     try:
         _filesystem(url)
     except ArchiveError as error:

@@ -162,6 +162,7 @@ HIDDEN: Final[dict[str, Setting]] = {
 
 ENGINE: Final[dict[str, Setting]] = {
     "producer.id.expiration.ms": Setting("int", str(_DAY), _int(1)),
+    "millstream.archive.allow": Setting("list", "", lambda value: None),
     "millstream.archive.cache.bytes": Setting("long", str(1024 * _MIB), _long(0)),
     "log.cleaner.dedupe.buffer.size": Setting("long", str(128 * _MIB), _long(64 * 1024)),
 }
@@ -214,6 +215,9 @@ class Defaults:
             _check(name, setting, value)
             self.topics[topic_name] = value
         self.producer_expiration_ms = int(engine["producer.id.expiration.ms"])
+        self.archive_allow = tuple(
+            part.strip() for part in engine["millstream.archive.allow"].split(",") if part.strip()
+        )
         self.archive_cache_bytes = int(engine["millstream.archive.cache.bytes"])
         self.dedupe_bytes = int(engine["log.cleaner.dedupe.buffer.size"])
 

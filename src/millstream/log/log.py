@@ -204,7 +204,7 @@ class Log:
         check_partitions(partitions)
         settings = TopicConfig(config, self.defaults.topics)
         if settings.archive:
-            archive.check_available(settings.archive)
+            archive.check_available(settings.archive, self.defaults.archive_allow)
         overrides = settings.overrides
         if name in self.topics:
             raise TopicExists(f"topic {name} exists already")
@@ -279,7 +279,7 @@ class Log:
         topic = self._known(name)
         config = topic.config.with_changes(changes)
         if config.archive and config.archive != topic.config.archive:
-            archive.check_available(config.archive)
+            archive.check_available(config.archive, self.defaults.archive_allow)
         description = msgspec.structs.replace(topic.description, config=config.overrides)
         write_description(topic.folder, description)
         if topic.config.durability != "commit":
