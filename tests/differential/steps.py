@@ -410,7 +410,7 @@ STEPS: dict[str, tuple[int, Callable[..., Any], dict[str, Any]]] = {
     "transaction": (1, transaction, {"producer": PRODUCERS}),
     "producers": (1, producers, {**PLACE}),
     "join": (4, join, {
-        **MEMBER, "session": st.sampled_from([10_000] * 6 + [1, 99_999_999]), "type": st.sampled_from(["consumer"] * 5 + ["other", ""]),
+        **MEMBER, "session": st.sampled_from([120_000] * 6 + [1, 99_999_999]), "type": st.sampled_from(["consumer"] * 5 + ["other", ""]),
         "protocols": st.sampled_from([["range"]] * 5 + [["range", "roundrobin"], ["x"], []]),
     }),
     "sync": (3, sync, MEMBER),
