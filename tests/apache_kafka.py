@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,8 +33,8 @@ group.initial.rebalance.delay.ms=0
 
 
 @contextmanager
-def apache_kafka(folder: Path) -> Iterator[Kafka]:
-    """Run Apache Kafka with its data in `folder`, an existing empty one, and yield its address."""
+def apache_kafka(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Kafka]:
+    """Run Apache Kafka with its data in `folder`, an existing empty one, and yield its address. more: broker settings."""
     cache = Settings.load().cache
     wanted = []
     for line in Path(__file__).with_suffix(".txt").read_text().splitlines():
@@ -46,6 +46,8 @@ def apache_kafka(folder: Path) -> Iterator[Kafka]:
     port, controller = free_port(), free_port()
     properties = folder / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
+    with properties.open("a") as file:
+        file.writelines(f"{name}={value}\n" for name, value in (more or {}).items())
     tool = [*run, "kafka.tools.StorageTool"]
     identity = subprocess.run([*tool, "random-uuid"], check=True, capture_output=True, text=True).stdout.split()[-1]
     subprocess.run([*tool, "format", "-t", identity, "-c", str(properties)], check=True, capture_output=True)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,8 +21,9 @@ DEADLINE_S = 30.0
 class Broker:
     """Our broker in a subprocess, on a port of its own that it keeps when it is started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self.settings = [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
         self.process: subprocess.Popen[str] | None = None
         self.address = "127.0.0.1:0"
 
@@ -32,6 +33,7 @@ class Broker:
 
     def start(self) -> "Broker":
         command = [sys.executable, "-m", "millstream.broker", "--data", str(self.folder), "--listen", self.address]
+        command += self.settings
         with (self.folder.parent / "broker.log").open("a") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None

@@ -16,6 +16,11 @@ class Partition:
         self.flushes = 0
         self.go_on = threading.Event()
         self.error: Exception | None = None
+        self.listeners: set = set()
+        self.announced = 0
+
+    def announce(self) -> None:
+        self.announced += 1
 
     def flush(self) -> None:
         self.go_on.wait(10)
@@ -58,6 +63,22 @@ def test_a_failed_flush_is_no_acknowledgement():
             flusher.after([good, bad], "both", failed),
         )
         assert answers == ["good", "bad failed", "both failed"]
+        flusher.close()
+
+    asyncio.run(run())
+
+
+def test_readers_are_woken_after_the_sync_and_not_before():
+    async def run():
+        partition = Partition()
+        partition.listeners.add(print)
+        flusher = Flusher(asyncio.get_running_loop())
+        flusher.soon(partition)
+        await asyncio.sleep(0)
+        assert partition.announced == 0
+        partition.go_on.set()
+        await flusher.after([partition], "", failed)
+        assert partition.announced >= 1
         flusher.close()
 
     asyncio.run(run())

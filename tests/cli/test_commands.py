@@ -2,17 +2,21 @@
 
 import io
 import json
+import re
 import sys
 import threading
 
 import pytest
+from confluent_kafka import Consumer
 
 from millstream.cli import main
 from millstream.client import admin
-from millstream.client.lag import commit
+from millstream.client.lag import commit, group_lag
 from millstream.client.producer import producer
 from millstream.client.status import Reporter
-from tests.brokers import fresh, running_broker
+from millstream.client.watch import Watcher
+from millstream.client.watch import read as read_lag
+from tests.brokers import fresh, running_broker, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -141,6 +145,15 @@ def test_tail_filters_and_limits(run, topic):
     assert run("tail", topic, "--no-follow") == ""
 
 
+def test_tail_of_the_last_is_over_all_partitions(run, topic):
+    run("produce", topic, "--partition", "0", given=b"1\n2\n3\n")
+    run("produce", topic, "--partition", "1", given=b"4\n")
+    shown = run("tail", topic, "--from", "-2", "--no-follow")
+    assert [line.split()[-1] for line in shown.splitlines()] == ["3", "4"]
+    assert run("tail", topic, "--from", "-3", "--limit", "1").split()[-1] == "2"
+    assert run("tail", topic, "--from", "-3", "--partition", "0", "--limit", "1").split()[-1] == "1"
+
+
 def test_tail_shows_control_characters(run, topic):
     run("produce", topic, "--keyed", given=b"k\x1b[31m\tv\x07\n")
     assert "k\\x1b[31m v\\x07" in run("tail", topic, "--from", "earliest", "--no-follow")
@@ -159,18 +172,158 @@ def test_groups_show_their_lag(run, topic, kafka):
     app = fresh("app")
     commit(kafka, f"{app}.late", {(topic, 0): 0, (topic, 1): 1})
     commit(kafka, f"{app}x.late", {(topic, 0): 0})
-    assert [line.split() for line in run("groups", "--app", app).splitlines()] == [
-        ["group", "state", "topics", "lag"],
-        [f"{app}.late", "empty", topic, "3"],
-    ]
-    assert json.loads(run("groups", "--app", app, "--json"))[0]["lag"] == 3
+    head, line = (line.split() for line in run("groups", "--app", app).splitlines())
+    assert head == ["group", "state", "topics", "lag", "bytes", "behind", "by", "loss", "in"]
+    assert line[:6] == [f"{app}.late", "empty", topic, "3", "174", "B"]
+    assert line[7:] == ["s"], "seconds behind, and no watcher that forecasts"
+    [facts] = json.loads(run("groups", "--app", app, "--json"))
+    assert (facts["lag"], facts["bytes"], facts["loss_in"]) == (3, 174, None)
+    assert 0 <= facts["seconds"] < 30
     shown = run("groups", f"{app}.late").splitlines()
     assert shown[0] == f"{app}.late: empty, 3 events behind"
-    assert shown[-1].split() == [topic, "1", "1", "4", "3"]
+    assert shown[-1].split()[:6] == [topic, "1", "1", "4", "3", "174"]
     assert json.loads(run("groups", f"{app}.late", "--json"))["partitions"][1]["lag"] == 3
     assert "there is no group 'nobody'" in run("groups", "nobody", fails=True)
     assert f"lag of {app}.late" in run("topics", topic)
     assert json.loads(run("topics", topic, "--json"))["groups"][0]["group"] in (f"{app}.late", f"{app}x.late")
+
+
+def test_groups_show_what_the_watcher_told(run, topic, kafka):
+    run("produce", topic, "--partition", "1", given=LINES)
+    group = fresh("group")
+    commit(kafka, group, {(topic, 1): 1})
+    with Watcher(kafka):
+        wait_until(lambda: group in read_lag(kafka).lags, "the watcher told")
+    assert re.search(r"(23 h 59 min|1 d)$", run("groups", group).rstrip()), "a retention of a day, less what has passed"
+    client = producer(kafka)
+    client.produce(
+        admin.LAG,
+        key=f"loss/{group}/{topic}/1/1",
+        value=json.dumps({"kind": "loss", "group": group, "at": 0, "text": "three are gone"}),
+    )
+    client.flush(30)
+    assert "  1970-01-01T00:00:00Z three are gone" in run("groups", group)
+
+
+def test_a_group_is_moved_only_when_asked_twice(run, topic, kafka):
+    run("produce", topic, "--partition", "1", given=LINES)
+    group = fresh("group")
+    commit(kafka, group, {(topic, 0): 0, (topic, 1): 3})
+    shown = run("groups", "reset", group, "--to-earliest").splitlines()
+    assert [line.split() for line in shown[:3]] == [
+        ["topic", "partition", "from", "to", "events"],
+        [topic, "0", "0", "0", "+0"],
+        [topic, "1", "3", "0", "-3"],
+    ]
+    assert shown[-1] == "Nothing was changed; add --execute to do it."
+    assert {one.partition: one.committed for one in group_lag(kafka, group)} == {0: 0, 1: 3}
+    run("groups", "reset", group, "--to-earliest", "--execute")
+    assert {one.partition: one.committed for one in group_lag(kafka, group)} == {0: 0, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("aim", "after"),
+    [
+        (["--to-offset", "2"], 2),
+        (["--to-offset", "99"], 4),
+        (["--shift-by", "-1"], 2),
+        (["--shift-by", "1"], 4),
+        (["--to-latest"], 4),
+        (["--to-datetime", "1 hour ago"], 0),
+        (["--to-datetime", "2100-01-01"], 4),
+        (["--by-duration", "PT1H"], 0),
+        (["--by-duration", "2 days"], 0),
+    ],
+)
+def test_where_a_group_may_go(run, topic, kafka, aim, after):
+    run("produce", topic, "--partition", "1", given=LINES)
+    group = fresh("group")
+    commit(kafka, group, {(topic, 0): 0, (topic, 1): 3})
+    facts = json.loads(run("groups", "reset", group, "--topic", f"{topic}:1", *aim, "--execute", "--json"))
+    cut = aim[-1] == "99"
+    assert facts["moves"] == [{"topic": topic, "partition": 1, "before": 3, "after": after, "cut": cut}]
+    assert {one.partition: one.committed for one in group_lag(kafka, group)} == {0: 0, 1: after}
+
+
+def test_moves_that_cannot_be(run, topic, kafka):
+    group = fresh("group")
+    assert "expected exactly one of --to-offset" in run("groups", "reset", group, fails=True)
+    assert "got 2" in run("groups", "reset", group, "--to-latest", "--to-earliest", fails=True)
+    assert "has committed no offsets; name the topics" in run("groups", "reset", group, "--to-latest", fails=True)
+    assert "not 7" in run("groups", "reset", group, "--topic", f"{topic}:7", "--to-latest", fails=True)
+    assert "no offset in" in run("groups", "reset", group, "--topic", topic, "--shift-by", "1", fails=True)
+    assert "expected a group's name, `reset NAME`" in run("groups", "reset", fails=True)
+
+
+def test_an_active_group_is_left_alone(run, topic, kafka):
+    run("produce", topic, given=LINES)
+    group = fresh("group")
+    consumer = Consumer(kafka.client(group_id=group, auto_offset_reset="earliest", client_id="the reader"))
+    consumer.subscribe([topic])
+    wait_until(lambda: consumer.poll(0.1), "the consumer reads")
+    consumer.commit(asynchronous=False)
+    try:
+        assert "--execute would be refused: it is stable, with the reader at 127.0.0.1" in run(
+            "groups", "reset", group, "--to-earliest"
+        )
+        for words in (["reset", group, "--to-earliest", "--execute"], ["delete", group, "--yes"]):
+            assert "because it is active: it is stable" in run("groups", *words, fails=True)
+    finally:
+        consumer.close()
+    run("groups", "reset", group, "--to-earliest", "--execute")
+    assert "add --yes" in run("groups", "delete", group, fails=True)
+    assert run("groups", "delete", group, "--yes") == f"deleted {group}\n"
+    assert "there is no group" in run("groups", "delete", group, "--yes", fails=True)
+
+
+def test_a_query_is_moved_with_its_checkpoint(run, topic, kafka, tmp_path):
+    from millstream.run import replay
+    from millstream.run.lock import Lock
+    from millstream.run.runfile import Running
+
+    run("produce", topic, "--partition", "1", given=LINES)
+    app = fresh("app").replace("-", "_")
+    commit(kafka, f"{app}.late", {(topic, 0): 0, (topic, 1): 3})
+    with Reporter(kafka, app) as reporter:
+        reporter.report("query", "late", state="running")
+        reporter.report("deliver", "late", state="running")
+    commit(kafka, f"{app}.late.deliver", {(topic, 0): 0})
+    moving = ("groups", "reset", f"{app}.late.deliver", "--to-latest", "--execute")
+    assert "a delivery of" in run(*moving, fails=True)
+    assert "whose checkpoint is not in" in run(
+        "groups", "reset", f"{app}.late", "--to-earliest", "--execute", fails=True
+    )
+    data = tmp_path / ".millstream"
+    replay.checkpoint(data, app, "late").mkdir(parents=True)
+    shown = run("groups", "reset", f"{app}.late", "--topic", f"{topic}:1", "--to-offset", "1", "--execute")
+    assert "begins there with a new Spark checkpoint" in shown
+    assert replay.obey(data, app) == {"late": {(topic, 0): 0, (topic, 1): 1}}
+    assert {one.partition: one.committed for one in group_lag(kafka, f"{app}.late")} == {0: 0, 1: 1}
+
+    lock = Lock(data)
+    Running("run", app, 1, kafka=kafka.bootstrap).write(data)
+    try:
+        reset = ("groups", "reset", f"{app}.late", "--to-latest", "--execute")
+        assert "Add --at-next-start" in run(*reset, fails=True)
+        run(*reset, "--at-next-start")
+        assert {one.partition: one.committed for one in group_lag(kafka, f"{app}.late")} == {0: 0, 1: 1}
+        assert replay.obey(data, app) == {"late": {(topic, 0): 0, (topic, 1): 4}}
+        delivery = f"{app}.late.deliver"
+        commit(kafka, delivery, {(topic, 0): 0})
+        assert "end it first" in run("groups", "reset", delivery, "--to-latest", "--execute", fails=True)
+    finally:
+        lock.release()
+
+
+def test_a_copy_of_a_query_may_begin_where_one_likes(run, topic, kafka, tmp_path):
+    from millstream.run import replay
+
+    run("produce", topic, "--partition", "1", given=LINES)
+    app = fresh("app").replace("-", "_")
+    words = ("groups", "reset", f"{app}.copy", "--topic", topic, "--to-offset", "2", "--execute", "--at-next-start")
+    run(*words)
+    assert replay.obey(tmp_path / ".millstream", app) == {"copy": {(topic, 0): 0, (topic, 1): 2}}
+    assert "is for queries" in run("groups", "reset", "billing", *words[3:], fails=True)
 
 
 def test_queries_show_what_they_report(run, topic, kafka):

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from millstream.cli.moments import parse
+from millstream.cli.moments import ago, parse
 from millstream.settings import MillstreamError
 
 ZONE = timezone(timedelta(hours=-5))
@@ -37,3 +37,22 @@ def test_reads(text, expected):
 def test_refuses(text):
     with pytest.raises(MillstreamError, match="expected"):
         parse(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2 hours", timedelta(hours=2)),
+        ("PT2H", timedelta(hours=2)),
+        ("P1DT2H3M4.5S", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+        ("p7d", timedelta(days=7)),
+    ],
+)
+def test_reads_durations(text, expected):
+    assert ago(text, NOW) == NOW - expected
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1", "PT2", "-PT2H", "2 hours ago"])
+def test_refuses_what_is_no_duration(text):
+    with pytest.raises(MillstreamError, match="expected a duration"):
+        ago(text, NOW)

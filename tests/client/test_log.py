@@ -9,7 +9,7 @@ from confluent_kafka import Consumer
 from millstream.client import admin, connect
 from millstream.client.lag import all_lags, commit, committed, group_lag, groups
 from millstream.client.producer import producer
-from millstream.client.tail import tail
+from millstream.client.tail import Message, last, newest, tail
 from millstream.client.wait import wait_for_kafka
 from millstream.settings import Kafka, MillstreamError
 from tests.brokers import fresh, running_broker, wait_until
@@ -129,7 +129,7 @@ def test_a_group_with_members_keeps_its_offsets(kafka, filled):
     consumer = Consumer(kafka.client(group_id=group, auto_offset_reset="earliest", enable_auto_commit=False))
     consumer.subscribe([filled])
     wait_until(lambda: consumer.poll(0.1), "the consumer reads")
-    with pytest.raises(MillstreamError, match="while it has active members"):
+    with pytest.raises(MillstreamError, match="has active members, so its offsets cannot be set"):
         commit(kafka, group, {(filled, 0): 1})
     consumer.commit(asynchronous=False)
     assert {g.state for g in groups(kafka) if g.name == group} == {"stable"}
@@ -175,6 +175,42 @@ def test_reading_one_partition_or_a_few(kafka, filled):
         next(tail(kafka, filled, datetime(2013, 1, 1)))
     with pytest.raises(MillstreamError, match="to start from"):
         next(tail(kafka, filled, "somewhere"))
+
+
+def message(partition, offset, timestamp):
+    return Message("t", partition, offset, timestamp, None, None)
+
+
+def test_the_newest_of_several_partitions():
+    """Times decide between partitions; within one, the log's order stands, whatever the producers' clocks say."""
+    one = [message(0, 0, 100), message(0, 1, 90), message(0, 2, 130)]
+    two = [message(1, 7, 95), message(1, 8, 120)]
+    found = [(m.partition, m.offset) for m in newest([one, two], 4)]
+    assert found == [(0, 0), (0, 1), (1, 8), (0, 2)]
+    assert newest([one, two], 0) == []
+    assert len(newest([one, two], 99)) == 5
+
+
+def test_the_last_of_a_topic(kafka, filled):
+    messages, ends = last(kafka, filled, 5)
+    assert ends == {0: 10, 1: 10, 2: 10}
+    everything = newest([list(tail(kafka, filled, "earliest", follow=False, partition=p)) for p in range(3)], 30)
+    assert messages == everything[-5:]
+    assert len(last(kafka, filled, 99)[0]) == 30
+    assert [m.offset for m in last(kafka, filled, 2, partition=1)[0]] == [8, 9]
+    assert last(kafka, filled, 0)[0] == []
+    with pytest.raises(MillstreamError, match="at most the last 10,000"):
+        last(kafka, filled, 10_001)
+
+
+def test_offsets_without_a_message_do_not_count_as_the_last(kafka, topic):
+    client = producer(kafka, transactional_id=fresh("writer"))
+    client.init_transactions(30)
+    for n in range(3):
+        client.begin_transaction()
+        client.produce(topic, value=str(n), partition=0)
+        client.commit_transaction(30)
+    assert [m.value for m in last(kafka, topic, 2)[0]] == [b"1", b"2"]
 
 
 def test_following(kafka, filled):

@@ -1,12 +1,14 @@
 """Status: the latest facts always arrive, rarely, and nobody waits for them."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.client import admin, status
 from millstream.client.producer import producer
-from millstream.client.status import EVERY_S, MAX_KEYS, REFRESH_S, Board, Follower, Reporter, read
+from millstream.client.status import EVERY_S, MAX_KEYS, REFRESH_S, Board, Follower, Reporter, forget, read
 from millstream.settings import Kafka, MillstreamError
 from tests.brokers import fresh, running_broker, wait_until
 
@@ -136,6 +138,22 @@ def test_a_tombstone_makes_it_forgotten(kafka):
         client.flush(30)
         wait_until(lambda: not follower.latest, "the facts are forgotten")
     assert read(kafka, app) == {}
+
+
+@pytest.mark.system
+def test_what_an_earlier_run_left_behind_is_forgotten(kafka):
+    app, other = fresh("app"), fresh("other")
+    with Reporter(kafka, app) as reporter, Reporter(kafka, other) as another:
+        for kind in ("query", "process", "replay"):
+            reporter.report(kind, "old", state="running")
+        another.report("query", "old", state="running")
+    began = time.time()
+    with Reporter(kafka, app) as reporter:
+        reporter.report("query", "new", state="running")
+    assert sorted(forget(kafka, app, began)) == [("process", "old"), ("query", "old")]
+    assert read(kafka, app).keys() == {("query", "new"), ("replay", "old")}
+    assert read(kafka, other).keys() == {("query", "old")}
+    assert forget(kafka, app, began) == []
 
 
 @pytest.mark.system

@@ -634,3 +634,20 @@ def test_random_reads_agree_with_a_list(tmp_path_factory, data):
                 assert values(found) == model[found[0].offset : read.next_offset] if found else offset == len(model)
                 assert not found or found[0].offset <= offset < read.next_offset
                 assert found == [] or read.size <= max(limit, 0) or len({r.offset for r in found}) <= 4
+
+
+def test_a_wrong_largest_timestamp_is_corrected(partition):
+    data = batch(b"1", b"2", timestamp=NOW)
+    records.set_max_timestamp(data, NOW + 1000)
+    partition.append(data, NOW)
+    assert partition.max_timestamp == NOW and records.valid(data) and records.header(data).max_timestamp == NOW
+
+
+def test_lengths_are_walked_to_the_end(partition):
+    data = batch(*[bytes(100)] * 200)
+    broken = bytearray(data) + b"\0"
+    broken[8:12] = (len(broken) - 12).to_bytes(4, "big")
+    records.seal(broken)
+    with pytest.raises(InvalidRecord, match="records end at byte"):
+        partition.append(broken, NOW)
+    assert partition.end_offset == 0

@@ -33,7 +33,7 @@ def test_what_is_built_is_read_again(messages, codec, data):
     assert (header.base_timestamp, header.max_timestamp) == (times[0], max(times))
     assert header.codec == codec
     if codec == records.NONE:
-        records.check(batch, 5)
+        assert records.check(batch) == max(times)
 
 
 @given(MESSAGES)
@@ -165,7 +165,41 @@ def test_counts_that_are_wrong_are_found_without_reading_records(change, says):
     batch = records.build([(b"k", b"v"), (b"k", b"v")], 1)
     change(batch)
     with pytest.raises(RecordsError, match=says):
-        records.check(batch, 8)
+        records.check(batch)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.integers(0, 300), st.lists(st.integers(-3, 200), min_size=1, max_size=3)),
+        min_size=1,
+    ),
+    st.data(),
+)
+def test_a_walk_over_runs_of_equal_records(runs, data):
+    sizes, times = [], []
+    for count, size, deltas in runs:
+        sizes += [size] * count
+        times += [1000 + deltas[i % len(deltas)] for i in range(count)]
+    batch = records.build([(b"k", bytes(size)) for size in sizes], times)
+    assert records.check(batch) == max(times)
+    cut = data.draw(st.integers(1, min(5, len(batch) - 62)))
+    with pytest.raises(RecordsError):
+        records.check(batch[:-cut])
+    with pytest.raises(RecordsError):
+        records.check(batch + bytes(cut))
+
+
+def test_a_wrong_length_far_inside_is_found():
+    batch = records.build([(b"k", bytes(100))] * 5000, 1)
+    assert records.check(batch) == 1
+    position = 61
+    for _ in range(4321):
+        length, start = records.varint(batch, position)
+        position = start + length
+    broken = bytearray(batch)
+    broken[position] ^= 2
+    with pytest.raises(RecordsError):
+        records.check(broken)
 
 
 def test_headers_of_several_batches():

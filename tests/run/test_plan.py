@@ -102,7 +102,8 @@ def test_every_topic_is_planned_with_its_role():
     assert found["flights.dead_letters"] == TopicPlan("flights.dead_letters", 1, COMPACT, "dead letters")
     assert found["_millstream.schemas"] == TopicPlan("_millstream.schemas", 1, COMPACT, "internal")
     assert found["_millstream.status"].config["cleanup.policy"] == "compact,delete"
-    assert len(found) == 10
+    assert found["_millstream.lag"].config["cleanup.policy"] == "compact,delete"
+    assert len(found) == 11
 
 
 def test_settings_of_the_embedded_broker_are_refused_on_apache_kafka():

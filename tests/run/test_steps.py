@@ -1,6 +1,7 @@
 """The steps between an application's processes."""
 
 import threading
+import time
 
 import pytest
 
@@ -30,12 +31,15 @@ def context(settings, said=None):
 
 
 def test_topics_are_created_as_planned(monkeypatch):
-    asked = []
+    asked, forgotten, earlier = [], [], time.time()
     monkeypatch.setattr(steps, "wait_for_kafka", lambda kafka, timeout: None)
     monkeypatch.setattr(steps, "ensure_topics", lambda kafka, topics: asked.append((kafka, topics)))
+    monkeypatch.setattr(steps, "forget", lambda kafka, app, before: forgotten.append((app, before)))
     settings = Settings(kafka=Kafka("a:1"))
     made(settings)["topics"].call(context(settings))
     assert asked == [(Kafka("a:1"), [("departures", 2, {"a": "b"})])]
+    [(app, before)] = forgotten
+    assert app == "flights" and earlier <= before <= time.time()
 
 
 def test_a_log_of_ones_own_that_does_not_answer_ends_the_run_and_the_embedded_one_is_tried_again(monkeypatch):

@@ -28,7 +28,7 @@ def console(kafka=NOWHERE, conninfo="host=127.0.0.1 port=1 dbname=x user=x passw
         told.set()
 
     arguments = (description or application().describe(), kafka, conninfo)
-    thread = threading.Thread(target=run, args=arguments, kwargs={"ready": ready, "stop": stop})
+    thread = threading.Thread(target=run, args=arguments, kwargs={"ready": ready, "stop": stop, "token": "t0ken"})
     thread.start()
     try:
         assert told.wait(10), "the console did not get ready"
@@ -98,6 +98,24 @@ def test_the_state_says_that_nothing_answers_and_keeps_secrets(browser):
 def test_health_needs_no_sign_in(browser):
     assert httpx.get(f"{browser.base_url}/healthz").text == "ok\n"
     assert httpx.get(f"{browser.base_url}/healthz", headers={"host": "evil.example"}).status_code == 403
+
+
+def test_metrics_are_for_who_is_signed_in_and_for_programs_with_the_token(browser):
+    shown = browser.get("/metrics")
+    assert shown.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "# TYPE millstream_group_lag_events gauge" in shown.text
+    url = f"{browser.base_url}/metrics"
+    assert httpx.get(url).status_code == 403
+    assert httpx.get(url, headers={"authorization": "Bearer t0ken"}).text == shown.text
+
+
+def test_without_an_address_no_database_is_asked():
+    with console(conninfo="") as address, httpx.Client(base_url=address.split("/?")[0], timeout=10) as client:
+        client.get(address)
+        assert client.get("/api/state").json()["postgres"] == {
+            "name": "PostgreSQL", "up": False, "error": "No store of views is known: MILLSTREAM_POSTGRES is not set.",
+            "since": None,
+        }  # fmt: skip
 
 
 def test_the_stream_sends_every_part_and_resumes(browser):

@@ -55,7 +55,15 @@ def client(access):
     application = Starlette(
         routes=[Route("/", show, methods=["GET", "POST"]), Route("/deep", show), Route("/assets/kept", kept)]
     )
-    return Client(Guard(application, access=access, hosts=allowed_hosts(8080), public=("/assets/", "/open")))
+    return Client(
+        Guard(
+            application,
+            access=access,
+            hosts=allowed_hosts(8080),
+            public=("/assets/", "/open"),
+            tokens={"/deep": "sesame"},
+        )
+    )
 
 
 def test_without_a_session_nothing_is_shown(client):
@@ -128,3 +136,26 @@ def test_every_answer_carries_the_security_headers(client, path):
 def test_broken_cookies_are_no_session(client):
     assert client.get("/", headers={"cookie": 'millstream-8080="; =;;'}).status_code == 403
     assert client.get("/", headers={"cookie": "millstream-8080=guess"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "authorization", "status"),
+    [
+        ("/deep", "Bearer sesame", 200),
+        ("/deep", "bearer  sesame ", 200),
+        ("/deep", "Bearer sesam", 403),
+        ("/deep", "Bearer", 403),
+        ("/deep", "Basic sesame", 403),
+        ("/deep", "Bearer s\xe9same", 403),
+        ("/", "Bearer sesame", 403),
+        ("/other", "Bearer ", 403),
+    ],
+)
+def test_a_program_may_read_one_path_with_its_token(client, path, authorization, status):
+    assert client.get(path, {"authorization": authorization.encode("latin-1")}).status_code == status
+
+
+def test_a_token_is_no_way_around_the_other_checks(client):
+    headers = {"authorization": "Bearer sesame", "host": "evil.example"}
+    assert client.get("/deep", headers).status_code == 403
+    assert client.get("/deep", {"authorization": "Bearer sesame", "origin": "http://evil.example"}).status_code == 403

@@ -5,12 +5,18 @@ import logging
 import time
 import uuid
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.broker import limits
+from millstream.broker.archive import Archives
 from millstream.broker.fetch_sessions import FetchSessions
 from millstream.broker.flusher import Flusher
 from millstream.broker.groups.coordinator import GroupCoordinator
+from millstream.broker.parking import Parking
+from millstream.broker.security.authorizer import Authorizer
+from millstream.broker.security.quotas import Quotas
+from millstream.broker.security.store import AccessStore
 from millstream.broker.settings import Settings
 from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
 from millstream.broker.transactions.coordinator import TransactionCoordinator
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from millstream.broker.connection import Connection
+    from millstream.broker.security.listeners import Listener
     from millstream.log import Log, Topic
     from millstream.protocol.wire import Message
 
@@ -32,12 +39,27 @@ logger = logging.getLogger(__name__)
 class Broker:
     """One running broker over one log."""
 
-    def __init__(self, log: "Log", settings: Settings, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
+    def __init__(
+        self,
+        log: "Log",
+        access: AccessStore,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        listeners: "list[Listener]",
+    ) -> None:
         self.log = log
+        self.access = access
         self.settings = settings
         self.loop = loop
-        self.host = host
-        self.port = port
+        self.listeners = listeners
+        self.authorizer: Authorizer | None = None
+        if settings.values["authorizer.class.name"]:
+            super_users = frozenset(u.strip() for u in settings.values["super.users"].split(";") if u.strip())
+            self.authorizer = Authorizer(access.acls, super_users, settings.boolean("allow.everyone.if.no.acl.found"))
+        window, count = settings.integer("quota.window.size.seconds"), settings.integer("quota.window.num")
+        self.quotas = Quotas(access.quotas, window, count)
+        self.passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
+        self.strangers: dict[Connection, None] = {}  # connections that have not shown who they are, the oldest first
         self.node_id = settings.integer("node.id")
         self.max_frame = settings.integer("socket.request.max.bytes")
         self.read_view = memoryview(bytearray(limits.READ_BYTES))
@@ -46,6 +68,9 @@ class Broker:
         self.starved: deque[Connection] = deque()  # those of them that wait for room
         self.fetch_sessions = FetchSessions()
         self.flusher = Flusher(loop)
+        log.on_unflushed(self.flusher.soon)
+        self.parking = Parking(self)
+        self.archives = Archives(loop)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self._budget = settings.integer("queued.max.request.bytes")
@@ -72,6 +97,12 @@ class Broker:
 
         source.add_done_callback(done)
         return response
+
+    def access_changed(self) -> None:
+        """Access control lists or quotas have changed."""
+        if self.authorizer is not None:
+            self.authorizer.changed()
+        self.quotas.changed()
 
     # ---- topics
 
@@ -124,6 +155,17 @@ class Broker:
     def forget(self, connection: "Connection") -> None:
         """A connection is closed."""
         self.connections.discard(connection)
+        self.strangers.pop(connection, None)
+
+    def stranger(self, connection: "Connection") -> None:
+        """A connection has yet to show who it is; there is room for so many, the oldest make way."""
+        self.strangers[connection] = None
+        if len(self.strangers) > limits.MAX_UNAUTHENTICATED:
+            next(iter(self.strangers)).close("not authenticated, it made way for newer connections", quiet=True)
+
+    def known(self, connection: "Connection") -> None:
+        """A connection has shown who it is."""
+        self.strangers.pop(connection, None)
 
     def has_room(self, size: int) -> bool:
         """Whether ``size`` more bytes of unfinished requests may be held."""
@@ -159,6 +201,9 @@ class Broker:
         """Close every connection, end the coordinators, wait for fsyncs; the log stays open."""
         for connection in list(self.connections):
             connection.close("the broker ends", quiet=True)
+        self.parking.close()
         self.groups.close()
         self.transactions.close()
         self.flusher.close()
+        self.passwords.shutdown(wait=True, cancel_futures=True)
+        self.archives.close()

@@ -12,7 +12,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from millstream.broker.server import CannotStart, serve
+from millstream.broker.security.listeners import CannotStart, Listener
+from millstream.broker.server import serve
 from millstream.broker.settings import Settings, SettingsError
 
 
@@ -24,21 +25,25 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: millstream broker --data ./log --listen 127.0.0.1:9092 --set num.partitions=4",
     )
     made.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder of the log; made if missing")
-    made.add_argument("--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="loopback only; port 0 picks one")
+    made.add_argument(
+        "--listen",
+        default="127.0.0.1:9092",
+        metavar="[PROTOCOL://]HOST:PORT,...",
+        help="PLAINTEXT (if not named), SSL, SASL_PLAINTEXT or SASL_SSL; beyond loopback SASL_SSL only; port 0 picks one",
+    )
     made.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, by Apache Kafka's name; repeatable"
+    )
+    made.add_argument(
+        "--add-scram",
+        action="append",
+        default=[],
+        metavar="SCRAM-SHA-256=[name=NAME,password=env:VARIABLE]",
+        help="make a user, or change its password (also file:PATH; SCRAM-SHA-512); kept in DIR as keys; repeatable",
     )
     made.add_argument("--verbose", action="store_true", help="log what happens on connections too")
     made.add_argument("--stop-with-stdin", action="store_true", help="end when standard input ends (for supervisors)")
     return made
-
-
-def address(text: str) -> tuple[str, int]:
-    """HOST:PORT as host and port; raises SettingsError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise SettingsError(f"--listen {text}: expected HOST:PORT, for example 127.0.0.1:9092")
-    return host.strip("[]"), int(port)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,19 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
-        host, port = address(options.listen)
         settings = Settings.parse(options.set)
         if options.stop_with_stdin:
             _stop_with_stdin()
-        _run(serve(options.data, host, port, settings, _ready))
+        _run(serve(options.data, options.listen, settings, _ready, options.add_scram))
     except (CannotStart, SettingsError) as e:
         print(f"millstream broker: {e}", file=sys.stderr)
         return 1
     return 0
 
 
-def _ready(at: str) -> None:
-    print(f"ready {json.dumps({'kafka': at})}", flush=True)
+def _ready(listeners: list[Listener]) -> None:
+    facts: dict[str, object] = {"kafka": listeners[0].address}
+    if len(listeners) > 1:
+        facts["listeners"] = {each.protocol: each.address for each in listeners}
+    print(f"ready {json.dumps(facts)}", flush=True)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

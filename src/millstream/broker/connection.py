@@ -9,15 +9,20 @@ import logging
 import os
 import socket
 import struct
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.broker import limits
-from millstream.broker.apis import APIS, Served
+from millstream.broker.apis import APIS, Handler, Served
+from millstream.broker.security.acls import ANONYMOUS, OPERATIONS
+from millstream.broker.security.gate import Gate
+from millstream.broker.security.quotas import REQUEST
 from millstream.protocol.wire import Message, ProtocolError, skip_tags
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
+    from millstream.broker.security.listeners import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +30,22 @@ REQUEST_HEADER = struct.Struct(">hhih")  # api key, api version, correlation id,
 RESPONSE_HEADER = struct.Struct(">ii")  # size, correlation id
 SIZE = struct.Struct(">i")
 API_VERSIONS = 18
+
+
+class Socket(Protocol):
+    """What a connection needs of a non-blocking socket."""
+
+    def fileno(self) -> int:
+        """The descriptor that the loop watches."""
+
+    def recv_into(self, view: memoryview, /) -> int:
+        """Read what is there; BlockingIOError when nothing is."""
+
+    def send(self, data: bytes | bytearray | memoryview, flags: int = 0, /) -> int:
+        """Send a part; BlockingIOError when nothing can be taken."""
+
+    def close(self) -> None:
+        """Close it."""
 
 
 class FileRange(Protocol):
@@ -64,15 +85,22 @@ class Waiting:
 class Connection:
     """Reads requests, has the broker answer them, writes the answers."""
 
-    def __init__(self, broker: "Broker", sock: socket.socket, peer: str) -> None:
+    def __init__(self, broker: "Broker", sock: Socket, peer: str, listener: "Listener") -> None:
         self.broker = broker
+        self.listener = listener
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer
-        self.host = "/" + peer.rpartition(":")[0]  # as Kafka describes a member's host
+        self.address = peer.rpartition(":")[0]
+        self.host = "/" + self.address  # as Kafka describes a member's host
         self.client_id = ""
         self.client_software = ""
-        self.last_active = broker.loop.time()
+        self.principal = ANONYMOUS
+        self.gate: Gate | None = None  # what is still to be passed before requests
+        if listener.sasl:
+            self.gate = Gate(broker, self)
+            broker.stranger(self)
+        self.opened = self.last_active = broker.loop.time()
         self.closed = False
         self._client_id_bytes = b""
         self._rest = b""  # the start of a frame, or frames that wait until the connection is read again
@@ -85,6 +113,8 @@ class Connection:
         self._writing = False  # the socket was full; the loop tells when it is not
         self._reading = True
         self._starved = False  # waits for the budget of frame bytes
+        self.request_size = 0  # of the request that is handled now
+        self._muted = 0  # throttle times under way
         broker.loop.add_reader(self.fd, self.readable)
 
     # ---- reading
@@ -144,6 +174,14 @@ class Connection:
 
     def _check_size(self, view: memoryview, size: int) -> None:
         """Refuse a frame by what it announces, before anything is kept for it."""
+        if self.gate is not None:
+            if not (0 if self.gate.raw else 8) <= size <= self.gate.max_frame:
+                raise ProtocolError(
+                    f"a frame of {size} bytes before authentication "
+                    f"(allowed: up to {self.gate.max_frame}, sasl.server.max.receive.size)"
+                )
+            if self.gate.raw:
+                return
         if size < 8 or size > self.broker.max_frame:
             raise ProtocolError(
                 f"a frame of {size} bytes (allowed: 8 to {self.broker.max_frame}, socket.request.max.bytes); "
@@ -214,6 +252,10 @@ class Connection:
 
     def overdue(self, now: float, idle: float) -> str | None:
         """Why the connection should be closed for its slowness, if it should."""
+        if self.gate is not None and now - self.opened > limits.AUTHENTICATION_SECONDS:
+            return f"not authenticated within {limits.AUTHENTICATION_SECONDS:.0f} s"
+        if self._muted:
+            return None
         unfinished = (self._frame is not None or self._rest) and not self._waiting and not self._outbox
         if unfinished and now - self.last_active > limits.STALL_SECONDS:
             return f"the rest of a request did not come for {limits.STALL_SECONDS:.0f} s"
@@ -221,10 +263,22 @@ class Connection:
             return f"idle for more than {idle:.0f} s (connections.max.idle.ms)"
         return None
 
+    def mute(self, seconds: float) -> None:
+        """Handle no further request for so long: what a client meets that does not keep to its throttle time."""
+        self._muted += 1
+        self._update_reading()
+        self.broker.loop.call_later(seconds, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted -= 1
+        self.last_active = self.broker.loop.time()
+        self._update_reading()
+
     def _update_reading(self) -> None:
         """Read only while there is room for the answers; frames already here come first."""
         want = not (
             self._starved
+            or self._muted
             or self.closed
             or len(self._waiting) >= limits.MAX_IN_FLIGHT
             or self._unsent > limits.MAX_UNSENT_BYTES
@@ -258,6 +312,10 @@ class Connection:
 
     def _request(self, frame: memoryview) -> None:
         """Handle one frame. ``frame`` is valid only during the call."""
+        gate = self.gate
+        if gate is not None and gate.raw:
+            gate.bare(bytes(frame))
+            return
         try:
             key, version, correlation, length = REQUEST_HEADER.unpack_from(frame)
         except struct.error:
@@ -265,6 +323,8 @@ class Connection:
         served = APIS.get(key)
         if served is None:
             raise ProtocolError(f"a request with the API key {key}, which this broker does not serve")
+        if gate is not None:
+            gate.check(key)
         position = 10
         if length > 0:
             position += length
@@ -291,7 +351,11 @@ class Connection:
         except (struct.error, IndexError, UnicodeDecodeError):
             served.request.decode(frame, version, position)  # says what is wrong
             raise
-        result = handler(self.broker, self, request, version)
+        if self.broker.quotas.active:
+            self.request_size = len(frame) + 4
+            result = self._measured(handler, request, version)
+        else:
+            result = handler(self.broker, self, request, version)
         if result is None:
             return
         if isinstance(result, Message) and not self._waiting:
@@ -328,7 +392,57 @@ class Connection:
             return
         self._update_reading()
 
+    def _measured(self, handler: Handler, request: Message, version: int) -> Any:
+        """Handle a request and count the time that it takes, if there is a quota for it."""
+        if not self.broker.quotas.requests:
+            return handler(self.broker, self, request, version)
+        start = time.perf_counter()
+        result = handler(self.broker, self, request, version)
+        wait = self.count(REQUEST, (time.perf_counter() - start) * 100)
+        if wait:
+            self.mute(wait / 1000)
+            if isinstance(result, Message):
+                _tell_wait(result, wait)
+            elif isinstance(result, asyncio.Future):
+                result.add_done_callback(
+                    lambda future: _tell_wait(None if future.cancelled() else future.result(), wait)
+                )
+        return result
+
+    def count(self, key: str, amount: float) -> int:
+        """Count something against the client's quota; for how many milliseconds it must wait."""
+        user = self.principal.partition(":")[2]
+        return self.broker.quotas.record(key, user, self.client_id, amount, self.broker.now_ms())
+
+    def may(self, operation: int, resource: int, name: str) -> bool:
+        """Whether the client may do an operation on a resource."""
+        authorizer = self.broker.authorizer
+        return authorizer is None or authorizer.allowed(self.principal, self.address, operation, resource, name)
+
+    def may_somewhere(self, operation: int, resource: int) -> bool:
+        """Whether there is any resource of a kind on which the client may do an operation."""
+        authorizer = self.broker.authorizer
+        return authorizer is None or authorizer.allowed_somewhere(self.principal, self.address, operation, resource)
+
+    def operations(self, resource: int, name: str) -> int:
+        """What the client may do with a resource, as a set of bits (KIP-430)."""
+        authorizer = self.broker.authorizer
+        if authorizer is None:
+            return sum(1 << operation for operation in OPERATIONS[resource])
+        return authorizer.operations(self.principal, self.address, resource, name)
+
     # ---- writing
+
+    def send_bare(self, token: bytes) -> None:
+        """Send bytes with only their size before them."""
+        if not self.closed:
+            self._outbox.append(bytearray(SIZE.pack(len(token)) + token))
+            self._unsent += 4 + len(token)
+            self.flush()
+
+    def _send_file(self, item: Unfinished) -> int:
+        """Send a part of a piece of a file."""
+        return os.sendfile(self.fd, item.slice.file, item.position, item.left)
 
     def _answer(self, response: Message, served: Served, version: int, correlation: int) -> None:
         """Put a response into the outbox."""
@@ -376,7 +490,7 @@ class Connection:
             while outbox:
                 item = outbox[0]
                 if isinstance(item, Unfinished):
-                    sent = os.sendfile(self.fd, item.slice.file, item.position, item.left)
+                    sent = self._send_file(item)
                     if not sent:
                         raise OSError("a log file is shorter than its index says")
                     item.position += sent
@@ -459,3 +573,9 @@ class Connection:
                 waiting.result.cancel()
         self._waiting.clear()
         self.broker.forget(self)
+
+
+def _tell_wait(response: Message | None, wait_ms: int) -> None:
+    """Put a wait into the answer, if it has a place for it."""
+    if response is not None and wait_ms > getattr(response, "throttle_time_ms", wait_ms):
+        response.throttle_time_ms = wait_ms  # type: ignore[attr-defined]

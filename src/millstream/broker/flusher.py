@@ -39,10 +39,18 @@ class Flusher:
 
         self._pending.update(dict.fromkeys(partitions))
         self._waiting.append(done)
+        self._start()
+        return future
+
+    def soon(self, partition: "Partition") -> None:
+        """Have what was appended to a partition synced, and those who wait for it woken, without waiting for that."""
+        self._pending[partition] = None
+        self._start()
+
+    def _start(self) -> None:
         if not self._running:
             self._running = True
             self._loop.call_soon(self._round)  # requests that are already here join this round
-        return future
 
     def _round(self) -> None:
         pending, self._pending = self._pending, {}
@@ -64,6 +72,9 @@ class Flusher:
             errors = result.result()
             for done in waiting:
                 done(errors)
+            for partition in pending:  # records become readable by the sync; after a failed one readers see no more
+                if partition.listeners:
+                    partition.announce()
             if self._pending:
                 self._round()
             else:

@@ -15,6 +15,10 @@ MAX_OTHER_REQUEST_BYTES = 8 * 1024 * 1024
 STALL_SECONDS = 30.0
 # Requests of one connection that wait for their answer (long polls, fsync, rebalances); then it is not read further.
 MAX_IN_FLIGHT = 100
+# Appends that wait for the consumers of a topic with backpressure, over all connections, and the copies of their
+# bytes; beyond either they are answered with a retriable error at once.
+MAX_PARKED = 1000
+MAX_PARKED_BYTES = 64 * 1024 * 1024
 # Answers that a client does not read; then its requests are not read either.
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 # A whole fetch response, whatever the client asks for (Kafka: fetch.max.bytes = 55 MiB).
@@ -37,3 +41,12 @@ MAX_GROUPS = 100_000
 MAX_TRANSACTIONAL_IDS = 100_000
 # Member ids of a group that were given out but have not joined yet.
 MAX_PENDING_MEMBERS = 10_000
+# A connection must have authenticated (and finished its TLS handshake) within so long.
+AUTHENTICATION_SECONDS = 15.0
+# Connections that have not; at the bound the one that has been silent in this state for longest goes. Stops clients
+# that open connections and never say who they are from using up max.connections.
+MAX_UNAUTHENTICATED = 1000
+# After a refused authentication was answered, so long until the connection is closed: the client reads the answer.
+LINGER_SECONDS = 0.2
+# How much of a log file is encrypted at once: as much as a socket's buffer takes.
+TLS_FILE_BYTES = 128 * 1024

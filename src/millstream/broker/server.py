@@ -1,21 +1,26 @@
 """Listens, accepts, keeps house: the life of a broker from its data folder to the last closed connection."""
 
 import asyncio
-import errno
 import gc
-import ipaddress
 import logging
+import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from millstream.broker import limits
 from millstream.broker.broker import Broker
 from millstream.broker.connection import Connection
+from millstream.broker.security import users
+from millstream.broker.security.listeners import CannotStart, Listener, open_listeners
+from millstream.broker.security.store import AccessStore, StoreError
 from millstream.broker.settings import Settings
+from millstream.broker.tls_connection import TlsConnection
 from millstream.log import Log, LogError
+from millstream.settings import MillstreamError
 
 logger = logging.getLogger(__name__)
 # Objects made between two collections of the youngest: requests make many and keep almost none.
@@ -24,40 +29,6 @@ GC_THRESHOLDS = (20_000, 50, 100)
 HOUSEKEEPING_SECONDS = 1.0
 # After an accept failed for want of descriptors, so long until the next try.
 ACCEPT_PAUSE_SECONDS = 1.0
-
-
-class CannotStart(Exception):
-    """The broker cannot start; the text says why and what to do."""
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket on a loopback address; port 0 picks a free one. Raises CannotStart."""
-    try:
-        found = socket.getaddrinfo(host or "127.0.0.1", port, type=socket.SOCK_STREAM)
-    except OSError as e:
-        raise CannotStart(f"the address {host} cannot be found: {e.strerror}; use 127.0.0.1") from None
-    family, kind, protocol, _, address = found[0]
-    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
-        raise CannotStart(
-            f"refusing to listen on {host}: without TLS and authentication the broker serves this machine only; "
-            "use --listen 127.0.0.1:PORT"
-        )
-    sock = socket.socket(family, kind, protocol)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind(address)
-        sock.listen(limits.BACKLOG)
-    except OSError as e:
-        sock.close()
-        if e.errno == errno.EADDRINUSE:
-            text = f"port {port} of {host} is taken; choose another with --listen {host}:PORT (0 picks a free one)"
-        elif e.errno == errno.EACCES:
-            text = f"port {port} of {host} needs more rights; choose one above 1023"
-        else:
-            text = f"cannot listen on {host}:{port}: {e.strerror}"
-        raise CannotStart(text) from None
-    sock.setblocking(False)
-    return sock
 
 
 def open_log(folder: Path, settings: Settings) -> Log:
@@ -75,74 +46,97 @@ def open_log(folder: Path, settings: Settings) -> Log:
     return log
 
 
-class Server:
-    """A broker that listens on one socket."""
+def open_access(folder: Path, add_scram: Sequence[str]) -> AccessStore:
+    """Users, access control lists and quotas of a data folder, with the users to add. Raises CannotStart."""
+    try:
+        access = AccessStore(folder)
+        for text in add_scram:
+            logger.info("user %s has new SCRAM keys", users.add(access, text))
+        if add_scram:
+            access.save()
+    except (StoreError, MillstreamError) as e:
+        raise CannotStart(str(e)) from None
+    return access
 
-    def __init__(self, log: Log, settings: Settings, sock: socket.socket) -> None:
+
+class Server:
+    """A broker that listens on its sockets."""
+
+    def __init__(self, log: Log, access: AccessStore, settings: Settings, listeners: list[Listener]) -> None:
         self.log = log
         self.settings = settings
-        self.sock = sock
+        self.listeners = listeners
         self._loop = asyncio.get_running_loop()
-        host, port = sock.getsockname()[:2]
-        self.broker = Broker(log, settings, self._loop, host, port)
+        self.broker = Broker(log, access, settings, self._loop, listeners)
         self._house = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self._keeping: asyncio.Task[None] | None = None
+        self._archivist = ThreadPoolExecutor(1, thread_name_prefix="archiving")
+        self._archiving: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._full = False
         self._closed = asyncio.Event()
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT of the socket."""
-        host, port = self.sock.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def start(self) -> None:
         """Load the coordinators, then accept connections."""
         self.broker.groups.load()
         self.broker.transactions.load()
-        self._loop.add_reader(self.sock.fileno(), self._accept)
-        self._keeping = self._loop.create_task(self._keep_house())
+        for listener in self.listeners:
+            self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
+        self._keeping = self._loop.create_task(self._repeat(self._house, self.log.maintain))
+        self._archiving = self._loop.create_task(self._repeat(self._archivist, self.log.archive))
         self._sweep()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: Listener) -> None:
         while True:
             try:
-                sock, address = self.sock.accept()
+                sock, address = listener.sock.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionError:
                 continue
             except OSError as e:
                 logger.error("cannot accept connections: %s; trying again in %.0f s", e, ACCEPT_PAUSE_SECONDS)
-                self._loop.remove_reader(self.sock.fileno())
-                self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._accept_again)
+                self._loop.remove_reader(listener.sock.fileno())
+                self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._accept_again, listener)
                 return
-            if len(self.broker.connections) >= self.settings.integer("max.connections"):
+            crowded = self._crowded(address[0])
+            if crowded:
                 if not self._full:
-                    logger.error("max.connections is reached: further clients are turned away")
+                    logger.error("%s is reached: further clients are turned away", crowded)
                 self._full = True
                 sock.close()
                 continue
             self._full = False
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.broker.connections.add(Connection(self.broker, sock, f"{address[0]}:{address[1]}"))
+            kind = Connection if listener.context is None else TlsConnection
+            self.broker.connections.add(kind(self.broker, sock, f"{address[0]}:{address[1]}", listener))
 
-    def _accept_again(self) -> None:
+    def _crowded(self, host: str) -> str | None:
+        """The setting that forbids one more connection from a host, if one does."""
+        if len(self.broker.connections) >= self.settings.integer("max.connections"):
+            return "max.connections"
+        most = self.settings.integer("max.connections.per.ip")
+        if most < len(self.broker.connections) + 1 and (
+            Counter(connection.address for connection in self.broker.connections)[host] >= most
+        ):
+            return "max.connections.per.ip"
+        return None
+
+    def _accept_again(self, listener: Listener) -> None:
         if not self._closed.is_set():
-            self._loop.add_reader(self.sock.fileno(), self._accept)
+            self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
 
     def _sweep(self) -> None:
         self.broker.sweep(self._loop.time())
         self._sweeper = self._loop.call_later(limits.SWEEP_SECONDS, self._sweep)
 
-    async def _keep_house(self) -> None:
-        """Retention, compaction and interval fsync, one step after the other on a thread of their own."""
+    async def _repeat(self, thread: ThreadPoolExecutor, work: Callable[[int], bool]) -> None:
+        """Retention, compaction and interval fsync, or archives: one step after the other on a thread of their own."""
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             try:
-                while await self._loop.run_in_executor(self._house, self.log.maintain, self.broker.now_ms()):
+                while await self._loop.run_in_executor(thread, work, self.broker.now_ms()):
                     pass
             except LogError as e:
                 logger.error("housekeeping: %s", e)
@@ -154,26 +148,53 @@ class Server:
         if self._closed.is_set():
             return
         self._closed.set()
-        self._loop.remove_reader(self.sock.fileno())
-        self.sock.close()
+        for listener in self.listeners:
+            self._loop.remove_reader(listener.sock.fileno())
+            listener.sock.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._keeping is not None:
             self._keeping.cancel()
+        if self._archiving is not None:
+            self._archiving.cancel()
         self.broker.close()
         await self._loop.run_in_executor(None, self._house.shutdown)
+        await self._loop.run_in_executor(None, self._archivist.shutdown)
         self.log.close()
 
 
-async def serve(folder: Path, host: str, port: int, settings: Settings, ready: Callable[[str], None]) -> None:
-    """Run a broker until SIGTERM or SIGINT; ``ready`` gets its address once it serves. Raises CannotStart."""
-    sock = listen(host, port)
+def raise_file_limit() -> None:
+    """Allow this process as many open files as the system lets it: one per connection and partition, and more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as e:  # some systems have a lower limit of their own
+            logger.info("the limit of open files stays at %d: %s", soft, e)
+
+
+async def serve(
+    folder: Path,
+    listen: str,
+    settings: Settings,
+    ready: Callable[[list[Listener]], None],
+    add_scram: Sequence[str] = (),
+) -> None:
+    """Run a broker until SIGTERM or SIGINT; ``ready`` gets its listeners once it serves. Raises CannotStart."""
+    raise_file_limit()
+    listeners = open_listeners(listen, settings)
     try:
         log = open_log(folder, settings)
+        try:
+            access = open_access(folder, add_scram)
+        except BaseException:
+            log.close()
+            raise
     except BaseException:
-        sock.close()
+        for listener in listeners:
+            listener.sock.close()
         raise
-    server = Server(log, settings, sock)
+    server = Server(log, access, settings, listeners)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -182,7 +203,7 @@ async def serve(folder: Path, host: str, port: int, settings: Settings, ready: C
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    ready(server.address)
+    ready(listeners)
     try:
         await stop.wait()
     finally:

@@ -27,6 +27,7 @@ class Known(NamedTuple):
     low: int = 0
     high: int = INT_MAX
     only: str | None = None  # the one value that is possible on a single machine
+    choices: tuple[str, ...] = ()  # the values of a string, or the elements of a list
 
 
 KNOWN: dict[str, Known] = {
@@ -72,6 +73,33 @@ KNOWN: dict[str, Known] = {
     # How often retention and compaction look for work.
     "log.retention.check.interval.ms": Known("long", "300000", 1, LONG_MAX),
     "log.cleaner.backoff.ms": Known("long", "15000", 0, LONG_MAX),
+    # What clients are told to connect to; empty: the addresses of --listen.
+    "advertised.listeners": Known("string", ""),
+    "max.connections.per.ip": Known("int", str(INT_MAX)),
+    # Kafka's default is GSSAPI (Kerberos), which is not served.
+    "sasl.enabled.mechanisms": Known(
+        "list", "SCRAM-SHA-256,SCRAM-SHA-512", choices=("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+    ),
+    "sasl.server.max.receive.size": Known("int", "524288", 1024),
+    "connection.failed.authentication.delay.ms": Known("int", "100"),
+    # Kafka's default is JKS, Java's own format.
+    "ssl.keystore.type": Known("string", "PEM", choices=("PEM",)),
+    "ssl.keystore.location": Known("string", ""),
+    "ssl.key.password": Known("password", ""),
+    "ssl.truststore.type": Known("string", "PEM", choices=("PEM",)),
+    "ssl.truststore.location": Known("string", ""),
+    "ssl.client.auth": Known("string", "none", choices=("none", "requested", "required")),
+    "ssl.enabled.protocols": Known("list", "TLSv1.2,TLSv1.3", choices=("TLSv1.2", "TLSv1.3")),
+    "ssl.cipher.suites": Known("list", ""),
+    # Listen on addresses that others can reach without TLS or authentication. Kafka always does.
+    "millstream.allow.insecure.listeners": Known("boolean", "false"),
+    "authorizer.class.name": Known(
+        "string", "", choices=("", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+    ),
+    "super.users": Known("string", ""),
+    "allow.everyone.if.no.acl.found": Known("boolean", "false"),
+    "quota.window.num": Known("int", "11", 1, 1000),
+    "quota.window.size.seconds": Known("int", "1", 1, 3600),
 }
 # Coarser names of a topic setting, with the milliseconds in one of their units; Kafka lets the finest one win.
 COARSE = {
@@ -84,7 +112,6 @@ INSTEAD = {
     "log.dir": "--data DIR",
     "log.dirs": "--data DIR",
     "listeners": "--listen HOST:PORT",
-    "advertised.listeners": "--listen HOST:PORT",
     "broker.id": "node.id",
 }
 TOPIC_SYNONYMS = {setting.synonym: name for name, setting in SETTINGS.items() if setting.synonym is not None}
@@ -133,6 +160,10 @@ class Settings:
         """A time in milliseconds, as seconds."""
         return int(self.values[name]) / 1000
 
+    def names(self, name: str) -> list[str]:
+        """The elements of a list."""
+        return [part.strip() for part in self.values[name].split(",") if part.strip()]
+
     def boolean(self, name: str) -> bool:
         """A switch's value."""
         return self.values[name] == "true"
@@ -153,6 +184,13 @@ def _checked(name: str, value: str, known: Known) -> str:
         if not known.low <= number <= known.high:
             raise SettingsError(f"{name}={value}: expected a number from {known.low} to {known.high}")
         return str(number)
+    if known.choices:
+        given = [value] if known.kind == "string" else [part.strip() for part in value.split(",")]
+        for part in given:
+            if part not in known.choices:
+                raise SettingsError(f"{name}={value}: expected {' or '.join(c for c in known.choices if c)}")
+    if name == "ssl.key.password" and not value.startswith(("env:", "file:")):
+        raise SettingsError(f"{name}: expected a reference to the secret, env:VARIABLE or file:PATH")
     return value
 
 

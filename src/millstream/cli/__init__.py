@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import typer
 
 # In the order in which the help lists them.
-COMMANDS = ("demo", "run", "plan", "doctor", "broker", "topics", "produce", "tail", "groups", "queries", "views")
+COMMANDS = ("demo", "run", "plan", "doctor", "broker", "topics", "produce", "tail", "groups", "queries", "views", "log")
 
 DEBUG = "MILLSTREAM_DEBUG"  # set to 1 (or give --debug): tracebacks of errors, for bug reports
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C: 128 + SIGINT

@@ -34,11 +34,23 @@ def parse(text: str, now: datetime) -> str | int | datetime:
     return time if time.tzinfo else time.replace(tzinfo=now.tzinfo)
 
 
+# ISO 8601, as Kafka's tool takes it: P1DT2H30M, PT15M.
+_ISO = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
+
+
+def ago(text: str, now: datetime) -> datetime:
+    """Return the moment a duration before `now`: "2 hours", or PT2H as ISO 8601 has it. Raises MillstreamError."""
+    if (found := _ISO.fullmatch(text.strip())) and any(found.groups()):
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return now - timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    return now - _duration(text.strip(), text)
+
+
 def _duration(wanted: str, text: str) -> timedelta:
     try:
         return duration(wanted)
     except MillstreamError:
-        raise MillstreamError(f'expected a time such as "10 minutes ago", got {text!r}.') from None
+        raise MillstreamError(f'expected a duration such as "10 minutes", got {text!r}.') from None
 
 
 def _midnight(now: datetime) -> datetime:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +22,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="WHERE",
-        help='earliest, latest, an offset, -N (the last N of each partition), a time, or "10 minutes ago"',
+        help='earliest, latest, an offset, -N (the last N), a time, or "10 minutes ago"',
     ),
 ]
 Partition = Annotated[int | None, typer.Option(min=0, help="only this partition")]
@@ -48,19 +50,28 @@ def tail(
 ) -> None:
     """Print the events of a topic, from any place, and go on as they come.
 
+    Partitions have no common order: the last N of a topic are those with the newest timestamps.
     With --json each event is one line: topic, partition, offset, timestamp, key, value, headers. A filter names fields of
     the JSON value; it knows == != < <= > >= in and or not + - * / %, a.b for a field inside another, and abs, contains,
     ends, len, lower, starts.
     """
     from millstream.cli.filters import parse as parse_filter
     from millstream.cli.moments import parse as parse_moment
+    from millstream.client.tail import last
     from millstream.client.tail import tail as read
 
     passes = parse_filter(where) if where else None
     begin = parse_moment(start, datetime.now().astimezone())
     out, count = at.out, 0
-    # Without a filter the reader itself stops at the limit; with one, only we can tell which events count.
-    messages = read(at.log, topic, begin, follow=not no_follow, limit=None if passes else limit, partition=partition)
+    messages: Iterator[Message]
+    if isinstance(begin, int) and begin < 0:
+        newest, ends = last(at.log, topic, -begin, partition=partition)
+        more = () if no_follow else read(at.log, topic, ends, partition=partition)
+        messages = chain(newest, more)
+    else:
+        # Without a filter the reader itself stops at the limit; with one, only we can tell which events count.
+        own_limit = None if passes else limit
+        messages = read(at.log, topic, begin, follow=not no_follow, limit=own_limit, partition=partition)
     for message in messages:
         value, parsed = _value(message.value)
         if passes and not _passes(passes, value, parsed):

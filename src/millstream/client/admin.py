@@ -22,12 +22,14 @@ from millstream.settings import Kafka, MillstreamError
 
 STATUS = "_millstream.status"
 SCHEMAS = "_millstream.schemas"
+LAG = "_millstream.lag"
 
 # The settings of the topics that Millstream itself keeps, whoever creates them first. One partition: their readers want order.
 INTERNAL: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         STATUS: {"cleanup.policy": "compact,delete", "retention.ms": "86400000", "segment.ms": "3600000"},
         SCHEMAS: {"cleanup.policy": "compact"},
+        LAG: {"cleanup.policy": "compact,delete", "retention.ms": "604800000", "segment.ms": "86400000"},
     }
 )
 SETTLING_S = 10.0  # Apache Kafka shows a new topic in its metadata a moment before the partition's leader serves it

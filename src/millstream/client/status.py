@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from millstream.client.admin import STATUS, end_offsets, ensure_topic, start_offsets, topic_names
-from millstream.client.connect import config
+from millstream.client.connect import config, unreachable
 from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.settings import Kafka, MillstreamError
@@ -30,6 +30,8 @@ REFRESH_S = 6 * 3600.0  # an unchanged key is written again, long before the top
 RETRY_S = 1.0  # between attempts while the log is away
 SEND_S = 3.0  # how long a message may take before it is taken back and tried again with fresher facts
 MAX_KEYS = 1000  # parts one reporter may name: a key made of data by mistake must not fill memory and topic
+# The kinds that say something about processes, not about data: they are true no longer when the application has ended.
+OF_A_RUN = frozenset({"query", "capture", "deliver", "process"})
 _POLL_S = 0.5  # how soon a follower notices that it is to stop
 _FETCH_MS = 1000  # how long the broker holds a fetch that finds nothing
 
@@ -292,6 +294,24 @@ def read(kafka: Kafka, app: str | None = None) -> dict[Key, Facts]:
         else:
             latest[key] = facts
     return latest
+
+
+def forget(kafka: Kafka, app: str, before: float, kinds: Collection[str] = OF_A_RUN) -> list[Key]:
+    """Remove what an earlier run of an application left behind: its facts older than `before` (epoch seconds).
+
+    Without it a query that a crash left "running", or that the application no longer has, would be shown for a day, and one that
+    had failed would count as failed until it reports anew. Returns the keys. Raises MillstreamError when the log does not answer.
+    """
+    old = [key for key, facts in read(kafka, app).items() if key[0] in kinds and facts.get("at", 0) < before]
+    if old:
+        client = producer(kafka, linger_ms=0)
+        for kind, name in old:
+            client.produce(STATUS, key=f"{app}/{kind}/{name}", value=None)
+        if client.flush(SEND_S):
+            client.purge()
+            client.flush(SEND_S)
+            raise unreachable(kafka)
+    return old
 
 
 def _key(raw: bytes | None, app: str | None) -> Key | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
@@ -17,6 +19,7 @@ from millstream.client.connect import TIMEOUT_S, config, explain, is_refusal, re
 from millstream.settings import Kafka, MillstreamError
 
 MAX_QUEUED_KB = 16 * 1024  # fetched ahead of the caller, over all partitions; a slow caller is waited for
+MAX_LAST = 10_000  # messages of each partition that `last` may hold in memory
 _POLL_S = 0.5  # how soon an interrupt is noticed; not a polling rate: librdkafka is woken by data
 # How long the broker holds a fetch that finds nothing. A broker serves a connection's requests in turn, so a partition that is
 # asked for a moment after the others waits that long for its first message.
@@ -77,6 +80,44 @@ def tail(
         yield from _messages(consumer, kafka, None if follow else {p: last[p] for p in first}, limit)
     finally:
         consumer.close()
+
+
+def last(kafka: Kafka, topic: str, count: int, *, partition: int | None = None) -> tuple[list[Message], dict[int, int]]:
+    """Return the last `count` messages of a topic over all its partitions, and from where each partition goes on.
+
+    Partitions have no common order, so the messages' timestamps decide which are the last; within a partition the order is the
+    log's. Offsets without a message (compaction, transactions) do not count: it is looked further back for them.
+    Raises MillstreamError as `tail` does, and for a count beyond MAX_LAST.
+    """
+    if not 0 <= count <= MAX_LAST:
+        raise MillstreamError(
+            f"expected at most the last {MAX_LAST:,} messages, got {count:,}; start from an offset or a time instead."
+        )
+    begin, end = _range(kafka, topic, "earliest", partition)[0], _range(kafka, topic, "latest", partition)[1]
+    found: dict[int, deque[Message]] = {p: deque() for p in end}
+    looking, back = {p for p in end if begin[p] < end[p]}, max(count, 1)
+    while looking and count:
+        first = {p: max(begin[p], end[p] - back) if p in looking else end[p] for p in end}
+        found |= {p: deque(maxlen=count) for p in looking}
+        for message in tail(kafka, topic, first, follow=False, partition=partition):
+            if message.offset < end[message.partition]:
+                found[message.partition].append(message)
+        looking = {p for p in looking if len(found[p]) < count and end[p] - back > begin[p]}
+        back *= 8
+    return newest(list(found.values()), count), end
+
+
+def newest(partitions: Sequence[Iterable[Message]], count: int) -> list[Message]:
+    """Return the last `count` messages of several partitions, merged by time without changing the order within any."""
+
+    def timed(messages: Iterable[Message]) -> Iterator[tuple[int, int, Message]]:
+        latest = -1  # a producer's clock may go back; the order of the log does not
+        for message in messages:
+            latest = max(latest, message.timestamp)
+            yield latest, message.partition, message
+
+    merged = heapq.merge(*map(timed, partitions), key=lambda item: item[:2])
+    return list(deque((message for _, _, message in merged), maxlen=count)) if count else []
 
 
 def _messages(consumer: Consumer, kafka: Kafka, until: dict[int, int] | None, limit: int | None) -> Iterator[Message]:

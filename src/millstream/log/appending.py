@@ -80,10 +80,23 @@ class Appending(State):
             if self._closed:
                 raise UnknownTopic(f"{self.name} is closed or has been deleted")
             appended = self._append(batches, found, config, now, internal)
-        if self.listeners and not appended.duplicate:
-            for listener in tuple(self.listeners):
-                listener(cast("Partition", self))
+        if not appended.duplicate:
+            if config.drop:
+                self._overwrite(config, now)
+            if config.durability == "commit":
+                self.topic.unflushed(cast("Partition", self))
+            elif self.listeners:
+                self.announce()
         return appended
+
+    def _overwrite(self, config: TopicConfig, now: int) -> None:
+        """Let the oldest segments of a ring go; see upkeep.py."""
+        raise NotImplementedError
+
+    def announce(self) -> None:
+        """Wake those who wait for records; to be called on the appending thread when there is more to read."""
+        for listener in tuple(self.listeners):
+            listener(cast("Partition", self))
 
     def _append(
         self,
@@ -98,8 +111,10 @@ class Appending(State):
         steps: list[states.Step] = []
         repeated: Sent | None = None
         newest = -1
-        for batch, head in found:
-            examine(batch, head, config, now, internal)
+        for i, (batch, came) in enumerate(found):
+            head = examine(batch, came, config, now, internal)
+            if head is not came:
+                found[i] = batch, head
             if head[9] >= 0:
                 if changes is None:
                     changes = {}

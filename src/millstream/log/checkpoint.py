@@ -4,6 +4,8 @@ File `checkpoint`, JSON, version 1, replaced as a whole:
     start     first offset that may be read (DeleteRecords and retention move it)
     flushed   offset before which everything has been synced to disk: not scanned after a crash
     cleaned   offset before which the log has been compacted
+    dropped   records that the ring of a topic with millstream.overload=drop has overwritten (absent: 0)
+    dropped_bytes   and their bytes
     end, size end offset and bytes of the last segment at a clean shutdown; -1 otherwise
 """
 
@@ -29,6 +31,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     end: int = -1
     size: int = -1
     version: int = 1
+    dropped: int = 0
+    dropped_bytes: int = 0
 
 
 def read(folder: Path) -> Checkpoint | None:

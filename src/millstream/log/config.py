@@ -1,4 +1,4 @@
-"""Settings of topics and of the log: Kafka's names, defaults and rules, and our own `millstream.durability`.
+"""Settings of topics and of the log: Kafka's names, defaults and rules, and our own that begin with `millstream.`.
 
 Source: https://kafka.apache.org/documentation/#topicconfigs (4.x). A topic's setting comes from its overrides, else
 from the defaults given to the log (Kafka's topic names or its broker names for them), else from the table below.
@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from millstream.log.archive import wrong_url
 from millstream.log.errors import InvalidConfig
+from millstream.log.overload import PIECES, POLICIES
 
 FOREVER: Final = 2**63 - 1
 _INT_MAX: Final = 2**31 - 1
@@ -115,8 +117,8 @@ SETTINGS: Final[dict[str, Setting]] = {
     "follower.replication.throttled.replicas": Setting("list", "", _throttled, None, False),
     "index.interval.bytes": Setting("int", "4096", _int(0), "log.index.interval.bytes"),
     "leader.replication.throttled.replicas": Setting("list", "", _throttled, None, False),
-    "local.retention.bytes": Setting("long", "-2", _long(-2), "log.local.retention.bytes", False),
-    "local.retention.ms": Setting("long", "-2", _long(-2), "log.local.retention.ms", False),
+    "local.retention.bytes": Setting("long", "-2", _long(-2), "log.local.retention.bytes"),
+    "local.retention.ms": Setting("long", "-2", _long(-2), "log.local.retention.ms"),
     "max.compaction.lag.ms": Setting("long", str(FOREVER), _long(1), "log.cleaner.max.compaction.lag.ms"),
     "max.decompressed.message.bytes": Setting(
         "int", "2147483639", _number(1, 2147483639), "max.decompressed.message.bytes"
@@ -135,7 +137,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "remote.copy.lag.ms": Setting("long", "0", _long(-1), None, False),
     "remote.log.copy.disable": Setting("boolean", "false", _BOOLEAN, None, False),
     "remote.log.delete.on.disable": Setting("boolean", "false", _BOOLEAN, None, False),
-    "remote.storage.enable": Setting("boolean", "false", _only("false", "there is no tiered storage"), None, False),
+    "remote.storage.enable": Setting(
+        "boolean", "false", _only("false", "there is no tiered storage, see millstream.archive"), None, False
+    ),
     "retention.bytes": Setting("long", "-1", _long(-FOREVER - 1), "log.retention.bytes"),
     "retention.ms": Setting("long", str(7 * _DAY), _long(-1), "log.retention.ms"),
     "segment.bytes": Setting("int", str(1024 * _MIB), _int(_MIB), "log.segment.bytes"),
@@ -143,7 +147,11 @@ SETTINGS: Final[dict[str, Setting]] = {
     "segment.jitter.ms": Setting("long", "0", _long(0), "log.roll.jitter.ms", False),
     "segment.ms": Setting("long", str(7 * _DAY), _long(1), "log.roll.ms"),
     "unclean.leader.election.enable": Setting("boolean", "false", _BOOLEAN, "unclean.leader.election.enable", False),
+    "millstream.archive": Setting("string", "", wrong_url),
+    "millstream.backlog.bytes": Setting("long", str(256 * _MIB), _long(1), "millstream.backlog.bytes"),
+    "millstream.backlog.exclude": Setting("list", "", lambda value: None),
     "millstream.durability": Setting("string", "os", _one_of(*DURABILITY), "millstream.durability"),
+    "millstream.overload": Setting("string", "buffer", _one_of(*POLICIES)),
 }
 """Every setting of a topic that the log knows, by name."""
 
@@ -154,6 +162,8 @@ HIDDEN: Final[dict[str, Setting]] = {
 
 ENGINE: Final[dict[str, Setting]] = {
     "producer.id.expiration.ms": Setting("int", str(_DAY), _int(1)),
+    "millstream.archive.allow": Setting("list", "", lambda value: None),
+    "millstream.archive.cache.bytes": Setting("long", str(1024 * _MIB), _long(0)),
     "log.cleaner.dedupe.buffer.size": Setting("long", str(128 * _MIB), _long(64 * 1024)),
 }
 """Settings of the whole log, by Kafka's broker names."""
@@ -205,6 +215,10 @@ class Defaults:
             _check(name, setting, value)
             self.topics[topic_name] = value
         self.producer_expiration_ms = int(engine["producer.id.expiration.ms"])
+        self.archive_allow = tuple(
+            part.strip() for part in engine["millstream.archive.allow"].split(",") if part.strip()
+        )
+        self.archive_cache_bytes = int(engine["millstream.archive.cache.bytes"])
         self.dedupe_bytes = int(engine["log.cleaner.dedupe.buffer.size"])
 
 
@@ -245,7 +259,40 @@ class TopicConfig:
         self.flush_messages = int(get("flush.messages"))
         self.flush_ms = int(get("flush.ms"))
         self.durability = self._durability()
+        self.overload = get("millstream.overload")
+        self.drop = self.overload == "drop"
+        if self.drop and self.compact:
+            raise InvalidConfig(
+                "millstream.overload=drop needs cleanup.policy=delete: a ring of the newest holds no keys"
+            )
+        if self.drop and self.retention_bytes >= 0:
+            # Whole segments go, so small ones make the ring follow its bound.
+            piece = max(self.retention_bytes // PIECES, self.max_message_bytes)
+            self.segment_bytes = min(self.segment_bytes, piece)
+        self.archive = get("millstream.archive")
+        self.local_retention_ms = int(get("local.retention.ms"))
+        self.local_retention_bytes = int(get("local.retention.bytes"))
+        if self.archive:
+            self._check_archive()
+        self.backlog_bytes = int(get("millstream.backlog.bytes"))
+        self.backlog_exclude = tuple(
+            part.strip() for part in get("millstream.backlog.exclude").split(",") if part.strip()
+        )
         self.flush_interval_ms = self.flush_ms if self.flush_ms < FOREVER else INTERVAL_MS
+
+    def _check_archive(self) -> None:
+        if self.compact:
+            raise InvalidConfig("millstream.archive needs cleanup.policy=delete: what is archived is not rewritten")
+        if self.drop:
+            raise InvalidConfig(
+                "millstream.archive and millstream.overload=drop: the ring would be gone before its copy"
+            )
+        for name, local, total in (
+            ("ms", self.local_retention_ms, self.retention_ms),
+            ("bytes", self.local_retention_bytes, self.retention_bytes),
+        ):
+            if local != -2 and total >= 0 and not 0 <= local <= total:
+                raise InvalidConfig(f"local.retention.{name} ({local}) is above retention.{name} ({total})")
 
     def _durability(self) -> str:
         if "millstream.durability" in self.overrides:

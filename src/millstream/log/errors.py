@@ -5,7 +5,10 @@ Codes: https://kafka.apache.org/protocol#protocol_error_codes
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from millstream.log.segment import Segment
 
 
 class LogError(Exception):
@@ -109,6 +112,20 @@ class StorageError(LogError):
     """The disk refused a write, a read or an fsync. Retriable, unless the partition says that it has failed."""
 
     code = 56
+
+
+class ArchiveError(StorageError):
+    """The archive refused something, or is not reachable. It is tried again."""
+
+
+class NotHere(LogError, LookupError):
+    """What is to be read is in the archive: `Partition.fetch(error.segment)` on a worker thread brings it here."""
+
+    code = 56
+
+    def __init__(self, message: str, segment: Segment) -> None:
+        super().__init__(message)
+        self.segment = segment
 
 
 class UnsupportedCompression(LogError):

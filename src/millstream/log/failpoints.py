@@ -26,8 +26,17 @@ CLEAN_DECIDED: Final = "swap decided on disk, nothing swapped"
 CLEAN_RENAMED: Final = "compacted segment in place, replaced ones still there"
 CLEAN_REMOVED: Final = "one replaced segment removed"
 CLEAN_SWAPPED: Final = "replaced segments gone, decision still there"
+ARCHIVE_COPIED_LOG: Final = "segment copied to the archive, its index not"
+ARCHIVE_COPIED: Final = "segment and index copied to the archive, not noted"
+ARCHIVE_NOTE_WRITTEN: Final = "new archive.json written beside the old one"
+ARCHIVE_NOTED: Final = "segment noted as archived, its local copy still there"
+ARCHIVE_FREEING: Final = "local copy of an archived segment about to be removed"
+ARCHIVE_FREED: Final = "local copy of one archived segment removed, others to follow"
+ARCHIVE_REMOVED: Final = "segment removed from the archive, still noted"
 CLOSE_FLUSHED: Final = "everything synced at closing, no clean marker"
 
 ALL: Final = tuple(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
 
-__all__ = ["ALL", "reach", "tripped"]
+ARCHIVING: Final = tuple(value for name, value in list(globals().items()) if name.startswith("ARCHIVE_"))
+
+__all__ = ["ALL", "ARCHIVING", "reach", "tripped"]

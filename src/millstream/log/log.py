@@ -7,6 +7,7 @@ On disk, format version 1:
     clean                             there after a clean shutdown, removed at the next start
     topics/<name>/topic.json          see topic.py
     topics/<name>/<partition>/        see below
+    fetched/                          nameless files of segments that were fetched from an archive
     building/, deleted/               topics on their way in and out; what a crash leaves there is removed
 
 A partition's folder holds, for each segment, named by the offset of its first record in twenty digits:
@@ -15,6 +16,7 @@ A partition's folder holds, for each segment, named by the offset of its first r
     <offset>.index                    see index.py; can be computed from the .log
     <offset>.snapshot                 producer states as of this offset, see producers.py; can be computed
     checkpoint                        see checkpoint.py
+    archive.json                      which segments are in the archive, see archive.py; their .log may be missing here
     compaction.json, *.cleaned        a compaction under way, see swap.py
     *.tmp                             a file being replaced
 """
@@ -35,7 +37,8 @@ from typing import Final
 
 import msgspec
 
-from millstream.log import failpoints
+from millstream.log import archive, failpoints
+from millstream.log.archive import Cache
 from millstream.log.config import Defaults, TopicConfig
 from millstream.log.errors import (
     InvalidPartitions,
@@ -92,8 +95,10 @@ class Log:
         self.recovered: list[str] = []
         self._clock = clock
         self._by_id: dict[uuid.UUID, Topic] = {}
-        self._opened = OpenSegments()
+        self._opened = OpenSegments(Cache(self.folder / "fetched", self.defaults.archive_cache_bytes))
+        self._unflushed: Callable[[Partition], None] | None = None
         self._turn = 0
+        self._archive_after = 0
         self._lock_fd = -1
         self._closed = False
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -169,6 +174,17 @@ class Log:
     def _add(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
         self._by_id[topic.id] = topic
+        if self._unflushed is not None:
+            topic.unflushed = self._unflushed
+
+    def on_unflushed(self, call: Callable[[Partition], None]) -> None:
+        """Have `call` called, on the appending thread, after each append that becomes readable only by a flush.
+
+        It should see to `Partition.flush` soon, and then to `Partition.announce`.
+        """
+        self._unflushed = call
+        for topic in self.topics.values():
+            topic.unflushed = call
 
     @property
     def cluster_id(self) -> str:
@@ -186,7 +202,10 @@ class Log:
         """
         check_name(name)
         check_partitions(partitions)
-        overrides = TopicConfig(config, self.defaults.topics).overrides
+        settings = TopicConfig(config, self.defaults.topics)
+        if settings.archive:
+            archive.check_available(settings.archive, self.defaults.archive_allow)
+        overrides = settings.overrides
         if name in self.topics:
             raise TopicExists(f"topic {name} exists already")
         description = Description(_topic_id(), name, partitions, overrides)
@@ -259,8 +278,13 @@ class Log:
         """
         topic = self._known(name)
         config = topic.config.with_changes(changes)
+        if config.archive and config.archive != topic.config.archive:
+            archive.check_available(config.archive, self.defaults.archive_allow)
         description = msgspec.structs.replace(topic.description, config=config.overrides)
         write_description(topic.folder, description)
+        if topic.config.durability != "commit":
+            for partition in topic.partitions:
+                partition.show()
         topic.description, topic.config = description, config
 
     def _known(self, name: str) -> Topic:
@@ -302,7 +326,35 @@ class Log:
                 if not partition.stopping:
                     _log.error("%s: maintenance failed: %s", partition.name, error)
         for folder in (self.folder / "deleted").iterdir():
+            if any(folder.glob(f"*/{archive.NAME}")):
+                continue  # Its copies in the archive go first: see `archive`.
             shutil.rmtree(folder, ignore_errors=True)
+            return True
+        return False
+
+    def archive(self, now_ms: int) -> bool:
+        """One bounded step of what archives are due: a segment copied, or removed. As `maintain`, on another thread."""
+        if self._closed:
+            return False
+        for partition in self.partitions:
+            if partition.topic.config.archive or partition.archived:
+                try:
+                    if partition.archive(now_ms):
+                        return True
+                except (LogError, OSError) as error:
+                    if not partition.stopping:
+                        _log.error("%s; it is tried again", error)
+        if now_ms < self._archive_after:
+            return False
+        for note in (self.folder / "deleted").glob(f"*/*/{archive.NAME}"):
+            try:
+                for entry in (archive.read(note.parent) or archive.Manifest()).segments:
+                    archive.remove(entry)
+                note.unlink()
+            except (LogError, OSError) as error:
+                self._archive_after = now_ms + archive.RETRY_MS
+                _log.error("%s; it is tried again", error)
+                return False
             return True
         return False
 

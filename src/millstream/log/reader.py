@@ -29,22 +29,26 @@ class Reader(State):
         """Whole batches from the one that holds `offset` on: about `max_bytes`, at least one however large.
 
         With `committed` only what is before the last stable offset, and the aborted transactions to skip in it.
-        OffsetOutOfRange before the start or behind the end; CorruptMessage when the batch is damaged on disk.
+        Nothing at or behind the high watermark is read; `end_offset` of the answer is the high watermark.
+        OffsetOutOfRange before the start or behind the end; CorruptMessage when the batch is damaged on disk; NotHere
+        when it is in the archive: fetch it, then read again.
         """
         if self._closed:
             raise UnknownTopic(f"{self.name} is closed or has been deleted")
         start, end = self._start, self._end
         if not start <= offset <= end:
             raise OffsetOutOfRange(f"{self.name} holds offsets {start} to {end - 1}, {offset} was asked for")
-        stable = self.last_stable_offset
+        # Once, because a sync on another thread may move it while this runs.
+        end = self.high_watermark
+        stable = min(end, self.last_stable_offset)
         limit = stable if committed else end
         if self.failed is not None:
             limit = min(limit, self._flushed)
             if offset > limit:
                 raise StorageError(f"{self.name} has failed: {self.failed}")
         if offset >= limit:
-            if offset == end:
-                self._remember(end, self._active, self._active.size)
+            if offset == self._end:
+                self._remember(offset, self._active, self._active.size)
             return Read([], start, end, stable, [], offset)
         slices: list[Slice] = []
         bases, segments = self._table
@@ -106,11 +110,28 @@ class Reader(State):
             del cursors[next(iter(cursors))]
         cursors[offset] = segment, position
 
+    def bytes_from(self, offset: int) -> int:
+        """About how many bytes lie between `offset` and the end: exact to an index interval in the newest segment."""
+        bases, segments = self._table
+        place = max(0, bisect_right(bases, offset) - 1)
+        segment = segments[place]
+        index = segment.index
+        if offset >= segment.end_offset:
+            inside = 0
+        elif offset <= segment.base:
+            inside = segment.size
+        elif index is not None and segment is self._active:
+            inside = segment.size - index.at_offset(offset - segment.base)[1]
+        else:
+            # Without the index, which would have to be read from disk: as if all records had the same size.
+            inside = segment.size * (segment.end_offset - offset) // (segment.end_offset - segment.base)
+        return inside + sum(later.size for later in segments[place + 1 :])
+
     def _aborted(self, segments: list[Segment], offset: int, upper: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for segment in segments:
             if segment.aborted:
-                for entry in self._opened.get(segment)[1].aborted:
+                for entry in self._opened.index(segment).aborted:
                     if entry.last_offset >= offset and entry.first_offset < upper:
                         found.append((entry.producer_id, entry.first_offset))
                     if entry.last_stable_offset >= upper:

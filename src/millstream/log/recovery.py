@@ -21,10 +21,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from millstream.log import archive, swap
 from millstream.log import checkpoint as checkpoints
 from millstream.log import index as indexes
 from millstream.log import producers as states
-from millstream.log import swap
 from millstream.log.checkpoint import Checkpoint
 from millstream.log.errors import CorruptMessage
 from millstream.log.files import File, read_into, remove_leftovers
@@ -57,6 +59,7 @@ class Recovered:
         self.producers = Producers()
         self.checkpoint = Checkpoint()
         self.snapshots: set[int] = set()
+        self.remote: dict[int, archive.Entry] = {}
         self.notes: list[str] = []
 
 
@@ -80,7 +83,15 @@ def recover(folder: Path, *, clean: bool, now: int) -> Recovered:
             indexed.add(int(match[1]))
         else:
             found.snapshots.add(int(match[1]))
-    for base in indexed - set(bases):
+    noted = archive.read(folder)
+    if noted is None:
+        note(f"{folder / archive.NAME}: damaged, put aside; what is only in the archive cannot be read")
+        os.rename(folder / archive.NAME, folder / f"{archive.NAME}.damaged")
+        noted = archive.Manifest()
+    found.remote = {entry.base: entry for entry in noted.segments}
+    first = bases[0] if bases else None
+    away = [entry for entry in noted.segments if first is None or entry.base < first]
+    for base in indexed - set(bases) - set(found.remote):
         os.unlink(folder / file_name(base, "index"))
 
     known = checkpoints.read(folder)
@@ -92,25 +103,35 @@ def recover(folder: Path, *, clean: bool, now: int) -> Recovered:
             )
         known = Checkpoint()
     if not bases:
-        base = max(known.start, known.end, known.flushed)
+        base = max(known.start, known.end, known.flushed, *(entry.end for entry in away))
         if base:
             note(f"{folder}: all segments are gone; it goes on at offset {base}")
         segment = Segment(folder, base, now)
         segment.file = File(segment.path, os.O_RDWR | os.O_CREAT)
         bases = [base]
+    for remote in away:
+        segment = Segment(folder, remote.base, now)
+        segment.learn(remote.facts)
+        segment.index_saved = True
+        segment.local, segment.remote = False, remote
+        found.segments.append(segment)
     for base in bases:
         segment = Segment(folder, base, now)
+        segment.remote = found.remote.get(base)
         written = segment.path.stat()
         if written.st_size:
             segment.created_ms = min(now, int(written.st_mtime * 1000))
         found.segments.append(segment)
-    for segment, following in zip(found.segments, found.segments[1:], strict=False):
+    for segment, following in zip(found.segments[len(away) :], found.segments[len(away) + 1 :], strict=False):
         _closed(segment, following.base, known, clean, found)
     _active(found.segments[-1], known, clean, found)
 
     end = found.segments[-1].end_offset
-    start = min(max(known.start, bases[0]), end)
+    start = min(max(known.start, found.segments[0].base), end)
     found.checkpoint = Checkpoint(start, min(known.flushed, end), max(start, min(known.cleaned, end)))
+    found.checkpoint = msgspec.structs.replace(
+        found.checkpoint, dropped=known.dropped, dropped_bytes=known.dropped_bytes
+    )
     _producers(found, start, end, now)
     return found
 
@@ -256,7 +277,7 @@ def _producers(found: Recovered, start: int, end: int, now: int) -> None:
     # Segments whose aborted transactions have to be found again need the state as of their beginning.
     unknown = [s for s in found.segments if s.aborted < 0]
     wanted = min((s.base for s in unknown), default=end)
-    offset = found.segments[0].base
+    offset = next(s.base for s in found.segments if s.local)
     for candidate in sorted(found.snapshots, reverse=True):
         if candidate > end:
             (found.folder / file_name(candidate, "snapshot")).unlink(missing_ok=True)
@@ -278,7 +299,7 @@ def _producers(found: Recovered, start: int, end: int, now: int) -> None:
             segment.aborted = 0
             assert segment.index is not None
             segment.index.aborted.clear()
-        if segment.end_offset > offset:
+        if segment.end_offset > offset and segment.local:
             file = segment.file or File(segment.path, os.O_RDONLY)
             replay(file, segment, offset, found.producers, segment.index if collect else None, now)
         if collect:

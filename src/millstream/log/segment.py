@@ -7,13 +7,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millstream.log import failpoints
 from millstream.log import index as indexes
-from millstream.log.errors import StorageError
+from millstream.log.errors import NotHere, StorageError
 from millstream.log.files import File, replace
 from millstream.log.index import Facts, Index
+
+if TYPE_CHECKING:
+    from millstream.log.archive import Cache, Entry
 
 MAX_OPEN: Final = 256
 """Closed segments kept open: stops a long log from using up the process's file descriptors."""
@@ -32,7 +35,8 @@ class Segment:
     """The batches from offset `base` to before `end_offset`. Appended to while active, then closed for good.
 
     `gaps` says that offsets may be missing inside (compaction took them). `trusted_from` is the byte from which this
-    process wrote the file itself; what lies before is checked when it is read.
+    process wrote the file itself; what lies before is checked when it is read. `remote` is its entry in the archive;
+    a segment that is not `local` is only there.
     """
 
     __slots__ = (
@@ -45,11 +49,13 @@ class Segment:
         "gaps",
         "index",
         "index_saved",
+        "local",
         "max_timestamp",
         "max_timestamp_offset",
         "path",
         "pinned",
         "rebuild",
+        "remote",
         "size",
         "trusted_from",
     )
@@ -69,6 +75,8 @@ class Segment:
         self.index: Index | None = None
         self.index_saved = False
         self.pinned = False
+        self.local = True
+        self.remote: Entry | None = None
         self.trusted_from = MAX_SIZE
         self.rebuild: Callable[[Segment], Index] | None = None
 
@@ -141,7 +149,8 @@ class Segment:
 class OpenSegments:
     """Files and indexes of closed segments, the least recently used closed first. Safe to use from several threads."""
 
-    def __init__(self, max_open: int = MAX_OPEN, max_index_bytes: int = MAX_INDEX_BYTES) -> None:
+    def __init__(self, cache: Cache, max_open: int = MAX_OPEN, max_index_bytes: int = MAX_INDEX_BYTES) -> None:
+        self.cache = cache
         self._max_open = max_open
         self._max_index_bytes = max_index_bytes
         self._index_bytes = 0
@@ -152,18 +161,37 @@ class OpenSegments:
         return len(self._open)
 
     def get(self, segment: Segment) -> tuple[File, Index]:
-        """The segment's file and index, opened when necessary; StorageError when it cannot be opened."""
+        """The segment's file and index, opened when necessary.
+
+        StorageError when it cannot be opened, NotHere when it has to be fetched from the archive first.
+        """
         file, index = segment.file, segment.index
         if file is not None and index is not None:
             return file, index
+        if not segment.local:
+            return self.cache.get(segment)
         with self._lock:
             return self._get(segment)
+
+    def index(self, segment: Segment) -> Index:
+        """The segment's index alone, which stays here when the segment is archived. As `get`."""
+        if segment.local or segment.index is not None:
+            return self.get(segment)[1]
+        try:
+            return self.cache.get(segment)[1]
+        except NotHere:
+            found = segment.load_index()
+            if found is None:
+                raise
+            return found
 
     def pin(self, segment: Segment) -> None:
         """Keep the segment's file and index open for as long as the segment itself is referred to.
 
         To be called before its file is renamed or removed, so that nobody opens another one by its name.
         """
+        if not segment.local:
+            return  # Who reads it holds its file, and nobody opens it by its name.
         with self._lock:
             segment.file, segment.index = self._get(segment)
             segment.pinned = True
@@ -195,6 +223,8 @@ class OpenSegments:
         try:
             file = segment.file or File(segment.path, os.O_RDONLY)
         except OSError as error:
+            if not segment.local:
+                return self.cache.get(segment)  # Its local copy was removed this moment.
             raise StorageError(f"{segment.name} cannot be opened: {error.strerror}") from error
         index = segment.index or segment.load_index()
         if index is None:

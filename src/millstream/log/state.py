@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from millstream.log import compaction
 from millstream.log import producers as states
+from millstream.log.archive import Entry
 from millstream.log.files import File
 from millstream.log.index import Index
 from millstream.log.producers import Producer
@@ -51,6 +52,8 @@ class State:
         self._end = self._active.end_offset
         self._start = found.checkpoint.start
         self._flushed = found.checkpoint.flushed
+        self._shown = 0
+        self.dropped = (found.checkpoint.dropped, found.checkpoint.dropped_bytes)
         self._cleaned = found.checkpoint.cleaned
         self._saved = found.checkpoint
         self._saved_bytes = 0
@@ -66,7 +69,10 @@ class State:
         self._checkpoint_next = False
         self.stopping = False
         self.uncleanable: str | None = None
-        self._unsynced = [s for s in found.segments[:-1] if s.end_offset > self._flushed]
+        self._unsynced = [s for s in found.segments[:-1] if s.end_offset > self._flushed and s.local]
+        self._remote = found.remote
+        self._doomed: list[Entry] = []
+        self._archive_after = 0
         for segment in found.segments:
             segment.rebuild = self._rebuild
 
@@ -85,8 +91,22 @@ class State:
 
     @property
     def end_offset(self) -> int:
-        """Offset that the next record will get; also the high watermark."""
+        """Offset that the next record will get."""
         return self._end
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset before which records may be read: with durability `commit` what has been synced, else the end.
+
+        It never goes back, also not when the durability changes while records wait for their sync.
+        """
+        if self.topic.config.durability != "commit":
+            return self._end
+        return self._flushed if self._flushed > self._shown else self._shown
+
+    def show(self) -> None:
+        """Note that everything so far may have been read, because the durability was not `commit` until now."""
+        self._shown = self._end
 
     @property
     def flushed_offset(self) -> int:
@@ -100,10 +120,11 @@ class State:
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset before which no transaction is open."""
+        """Offset before which no transaction is open; never behind the high watermark."""
+        high = self.high_watermark
         unstable = self._producers.first_unstable
-        if unstable is None:
-            return self._end
+        if unstable is None or unstable >= high:
+            return high
         # Retention may have taken the beginning of a transaction that hangs.
         return unstable if unstable > self._start else self._start
 
@@ -114,8 +135,8 @@ class State:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments' files, without indexes."""
-        return sum(s.size for s in self._table[1])
+        """Bytes of all segments' files here, without indexes."""
+        return sum(s.size for s in self._table[1] if s.local)
 
     @property
     def segments(self) -> list[Segment]:
@@ -160,7 +181,7 @@ class State:
                     begin = offset
                     break
             for earlier in self._table[1]:
-                if begin < earlier.end_offset and earlier.base < segment.base:
+                if begin < earlier.end_offset and earlier.base < segment.base and earlier.local:
                     replay(File(earlier.path, os.O_RDONLY), earlier, begin, state, None, 0)
             replay(file, segment, max(begin, segment.base), state, again, 0)
         return again

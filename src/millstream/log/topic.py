@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from millstream.log import failpoints
 from millstream.log.config import Defaults, TopicConfig
 from millstream.log.errors import InvalidPartitions, InvalidTopic, UnknownFormat
 from millstream.log.files import replace
+from millstream.log.overload import Counters
 from millstream.log.partition import Partition
 from millstream.log.segment import OpenSegments
 
@@ -69,8 +71,12 @@ def read_description(folder: Path) -> Description:
     return msgspec.json.decode(data, type=Description)
 
 
+def _ignore(_: Partition) -> None:
+    """The log's user flushes by itself."""
+
+
 class Topic:
-    """A topic of an open log."""
+    """A topic of an open log. `unflushed` is called after each append to it while its durability is `commit`."""
 
     def __init__(
         self, folder: Path, description: Description, defaults: Defaults, opened: OpenSegments, *, clean: bool, now: int
@@ -82,6 +88,8 @@ class Topic:
         self.dedupe_bytes = defaults.dedupe_bytes
         self.recovered: list[str] = []
         self.partitions: list[Partition] = []
+        self.overload = Counters()
+        self.unflushed: Callable[[Partition], None] = _ignore
         self._opened = opened
         for index in range(description.partitions):
             self.open_partition(index, clean=clean, now=now)
@@ -118,4 +126,6 @@ class Topic:
             self.recovered.append(f"{folder}: missing, made again; the partition is empty")
         partition = Partition(self, index, folder, self._opened, clean=clean, now=now)
         self.recovered += partition.recovered
+        self.overload.dropped_records += partition.dropped[0]
+        self.overload.dropped_bytes += partition.dropped[1]
         self.partitions.append(partition)

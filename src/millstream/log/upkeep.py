@@ -13,6 +13,8 @@ from millstream.log import checkpoint as checkpoints
 from millstream.log import compaction, failpoints, retention
 from millstream.log import index as indexes
 from millstream.log.appending import Appending
+from millstream.log.archiving import Archiving
+from millstream.log.config import TopicConfig
 from millstream.log.errors import OffsetOutOfRange, StorageError
 from millstream.log.files import File, replace, sync_folder
 from millstream.log.index import Index
@@ -30,7 +32,7 @@ EXPIRY_CHECK_MS: Final = 60_000
 """How often producers are looked through for expired ones."""
 
 
-class Upkeep(Appending):
+class Upkeep(Appending, Archiving):
     """What keeps a partition in shape."""
 
     def __init__(self, topic: Topic, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
@@ -40,17 +42,21 @@ class Upkeep(Appending):
             self._tidy()
             if checkpoints.read(folder) is None:
                 self._save(sync=False)
+            if topic.config.durability == "commit" and self._end > self._flushed:
+                # What a killed process left in the kernel's hands may have been read before: it is made safe at once.
+                self.flush()
 
     def delete_before(self, offset: int) -> int:
-        """Make `offset` the new start (-1: the end); earlier records are gone for readers, their files soon after.
+        """Make `offset` the new start (-1: the high watermark); earlier records are gone for readers, their files soon.
 
-        Returns the start, which never moves back. OffsetOutOfRange behind the end. On disk when it returns.
+        Returns the start, which never moves back. OffsetOutOfRange behind the high watermark. On disk when it returns.
         """
         with self._lock:
+            end = self.high_watermark
             if offset == -1:
-                offset = self._end
-            if not 0 <= offset <= self._end:
-                raise OffsetOutOfRange(f"{self.name} ends at {self._end}, records before {offset} cannot be deleted")
+                offset = end
+            if not 0 <= offset <= end:
+                raise OffsetOutOfRange(f"{self.name} ends at {end}, records before {offset} cannot be deleted")
             # Compared with what is on disk: after a failed attempt the next one has to write it.
             if offset <= self._saved.start:
                 return self._start
@@ -128,6 +134,8 @@ class Upkeep(Appending):
                 flushed=self._saved.flushed if flushed is None else flushed,
                 end=end,
                 size=size,
+                dropped=self.dropped[0],
+                dropped_bytes=self.dropped[1],
             )
             try:
                 checkpoints.write(self.folder, self._saved, sync=sync)
@@ -158,7 +166,8 @@ class Upkeep(Appending):
             config = self.topic.config
             self._expire_producers(now)
             if (
-                config.durability == "interval"
+                # Of a `commit` topic only what nobody synced for so long, so that it becomes readable in any case.
+                config.durability != "os"
                 and self._end > self._flushed
                 and now - self._last_flush_ms >= config.flush_interval_ms
             ):
@@ -175,7 +184,7 @@ class Upkeep(Appending):
                 if active.size and now - active.created_ms > config.segment_ms:
                     self._roll(now)
                     return True
-            if self._retain(now):
+            if self._retain(now) or (self._remote and self._free_local(now)):
                 return True
             if config.compact and self._compact(now):
                 return True
@@ -204,7 +213,23 @@ class Upkeep(Appending):
                 # Again, now that no append is under way: one of them may have come back.
                 self._producers.forget(self._producers.expired(now, expiration))
 
-    def _retain(self, now: int) -> bool:
+    def _overwrite(self, config: TopicConfig, now: int) -> None:
+        segments = self._table[1]
+        first = segments[0]
+        if len(segments) == 1:
+            return
+        too_much = 0 <= config.retention_bytes <= sum(s.size for s in segments) - first.size
+        if not too_much and not 0 <= config.retention_ms < now - first.max_timestamp < now:
+            return
+        # A worker that is at it would do the same as soon as it is done; the next append tries again.
+        if self._work.acquire(blocking=False):
+            try:
+                with contextlib.suppress(OSError, StorageError):  # The append has succeeded in any case.
+                    self._retain(now, appending=True)
+            finally:
+                self._work.release()
+
+    def _retain(self, now: int, *, appending: bool = False) -> bool:
         config = self.topic.config
         segments = self._table[1]
         count = retention.deletable(
@@ -213,26 +238,39 @@ class Upkeep(Appending):
             now=now,
             retention_ms=config.retention_ms if config.delete else -1,
             retention_bytes=config.retention_bytes if config.delete else -1,
-            limit=self._end,
+            limit=self.high_watermark,
         )
+        if appending:
+            count = min(count, len(segments) - 1)
         if count == 0:
             return False
         with self._lock:
             if count == len(segments):
                 self._roll(now)
-            self._start = max(self._start, self._table[0][count])
-        self._save(sync=True)
+            before = self._start
+            self._start = max(before, self._table[0][count])
+            if config.drop:
+                self._count_dropped(self._start - before, sum(s.size for s in segments[:count]))
+        if not appending:
+            # Not needed to find the start again: the log begins where its first segment does.
+            self._save(sync=True)
         failpoints.reach(failpoints.DELETE_BEGUN)
         self.swap(segments[:count], None)
+        self._leave_archive(segments[:count])
         for segment in segments[:count]:
             remove_segment_files(segment)
             self._snapshots.discard(segment.base)
             failpoints.reach(failpoints.DELETE_ONE)
         return True
 
+    def _count_dropped(self, count: int, size: int) -> None:
+        self.dropped = self.dropped[0] + count, self.dropped[1] + size
+        self.topic.overload.dropped_records += count
+        self.topic.overload.dropped_bytes += size
+
     @staticmethod
     def _newest(segment: Segment, matters: bool) -> int:
-        if segment.max_timestamp >= 0 or not matters or not segment.size:
+        if segment.max_timestamp >= 0 or not matters or not segment.size or not segment.local:
             return segment.max_timestamp
         return int(segment.path.stat().st_mtime * 1000)
 

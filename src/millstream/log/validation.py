@@ -35,11 +35,8 @@ from millstream.protocol.records import (
     RecordsError,
     check,
     records,
+    set_max_timestamp,
 )
-
-WALKED: Final = 8
-"""Records of an uncompressed batch whose lengths are walked: finds an encoder that counts wrongly at a bounded price.
-Larger and compressed batches stay opaque, except where the topic's settings need a look at each record."""
 
 _unpack: Final = HEADER.unpack_from
 
@@ -77,10 +74,12 @@ def _old_format(magic: int) -> InvalidRecord:
     )
 
 
-def examine(batch: memoryview, head: Head, config: TopicConfig, now: int, internal: bool) -> None:
-    """Raise the LogError that Kafka has for the first rule that the batch breaks.
+def examine(batch: memoryview, head: Head, config: TopicConfig, now: int, internal: bool) -> Head:
+    """Raise the LogError that Kafka has for the first rule that the batch breaks; the header when there is none.
 
-    `internal` is for the log's own writers (coordinators), who may write control batches.
+    Compressed batches stay opaque, except where the topic's settings need a look at each record. Of the others all
+    record lengths are walked, and a wrong largest timestamp is corrected in `batch`, as Kafka does. `internal` is for
+    the log's own writers (coordinators), who may write control batches.
     """
     size = len(batch)
     if size > config.max_message_bytes and not internal:
@@ -89,7 +88,7 @@ def examine(batch: memoryview, head: Head, config: TopicConfig, now: int, intern
         raise CorruptMessage(f"a batch of {size} bytes has a wrong checksum: it changed on its way, send it again")
     attributes, delta, count = head[5], head[6], head[12]
     if internal:
-        return
+        return head
     if count <= 0 or delta != count - 1:
         raise InvalidRecord(f"a batch of {count} records with a last offset delta of {delta}: expected count - 1")
     codec = attributes & CODEC_MASK
@@ -103,9 +102,12 @@ def examine(batch: memoryview, head: Head, config: TopicConfig, now: int, intern
         raise InvalidRecord("a batch with a delete horizon: only compaction sets it")
     if codec == 0:
         try:
-            check(batch, WALKED)
+            latest = check(batch)
         except RecordsError as error:
             raise InvalidRecord(str(error)) from None
+        if latest != head[8] and not config.log_append_time:
+            set_max_timestamp(batch, latest)
+            head = HEADER.unpack_from(batch)  # type: ignore[assignment]
     if config.log_append_time:
         if attributes & LOG_APPEND_TIME:
             raise InvalidTimestamp("a producer's batch claims log append time, which only the log may set")
@@ -117,6 +119,7 @@ def examine(batch: memoryview, head: Head, config: TopicConfig, now: int, intern
         or (codec and config.max_decompressed_bytes < MAX_UNCOMPRESSED)
     ):
         _look_inside(batch, config, now)
+    return head
 
 
 def _look_inside(batch: memoryview, config: TopicConfig, now: int) -> None:

@@ -54,6 +54,12 @@ _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_BLOCK = 32 * 1024
 _CRC = struct.Struct(">I")
 _INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_BASE_TIMESTAMP = 27
+RUN = 16
+"""Records of the same size that are looked for together at first; four times as many each time that all of them are."""
+_SIGNS = bytes(value & 1 for value in range(256))
+"""What is negative in zigzag encoding: odd values."""
 _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 
@@ -233,31 +239,66 @@ def _records(data: Buffer, found: Header) -> Iterator[Record]:
         raise RecordsError(f"{len(data) - position} bytes follow the batch's {found.record_count} records")
 
 
-def check(batch: Buffer, at_most: int) -> None:
-    """Walk the lengths of the first `at_most` records of one uncompressed batch; RecordsError when they cannot be right.
+def check(batch: Buffer) -> int:
+    """Walk the records of one uncompressed batch by their lengths; the largest of their timestamps.
 
-    A cheap guard against an encoder that counts wrongly: when the batch has no more than `at_most` records, they
-    must fill it exactly.
+    RecordsError when they do not fill the batch exactly: an encoder counts wrongly. Keys, values and headers are not
+    looked at. Records of the same size, which most batches have many of, are walked together.
     """
     count = _INT.unpack_from(batch, HEADER_SIZE - 4)[0]
     size = len(batch)
+    if size - HEADER_SIZE < count * SMALLEST_RECORD:
+        raise RecordsError(f"{count} records do not fit into {size - HEADER_SIZE} bytes")
+    view = memoryview(batch)
     position = HEADER_SIZE
-    if size - position < count * SMALLEST_RECORD:
-        raise RecordsError(f"{count} records do not fit into {size - position} bytes")
+    latest = -(1 << 63)
+    left = count
+    before, span = -1, RUN
     try:
-        for _ in range(count if count <= at_most else at_most):
-            byte = batch[position]
-            if byte < 0x80 and not byte & 1:
-                position += 1 + (byte >> 1)
+        while left > 0:
+            length, start = varint(batch, position)
+            if length < SMALLEST_RECORD - 1:
+                raise RecordsError(f"a record announces {length} bytes")
+            step = start + length - position
+            if step != before or left < RUN:
+                delta, _ = varint(batch, start + 1)
+                if delta > latest:
+                    latest = delta
+                before, span = step, RUN
+                position += step
+                left -= 1
+                continue
+            # A second one of this size: how many follow that begin with the same length?
+            most = left if left < span else span
+            stop = position + most * step
+            run = most
+            for at in range(position, start):
+                same = view[at:stop:step].tobytes()
+                run = min(run, len(same) - len(same.lstrip(same[:1])))
+            deltas = view[start + 1 : position + run * step : step].tobytes()
+            if len(deltas) == run and max(deltas) < 0x80 and not deltas.translate(_SIGNS).strip(b"\0"):
+                # One byte each and none negative: the zigzag encoding keeps their order.
+                largest = max(deltas) >> 1
             else:
-                length, position = varint(batch, position)
-                if length < SMALLEST_RECORD - 1:
-                    raise RecordsError(f"a record announces {length} bytes")
-                position += length
+                largest = max(varint(batch, start + 1 + i * step)[0] for i in range(run))
+            if largest > latest:
+                latest = largest
+            position += run * step
+            left -= run
+            span = span * 4 if run == most else RUN
+            before = step if run == most else -1
     except IndexError:
         raise RecordsError(f"a record begins behind the batch's {size} bytes") from None
-    if position != size and (position > size or count <= at_most):
+    if position != size:
         raise RecordsError(f"{count} records end at byte {position} of a batch of {size} bytes")
+    base: int = _LONG.unpack_from(batch, _BASE_TIMESTAMP)[0]
+    return base + latest
+
+
+def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
+    """Correct the header's largest timestamp, and the checksum with it."""
+    _LONG.pack_into(batch, _BASE_TIMESTAMP + 8, timestamp)
+    seal(batch)
 
 
 def varint(data: Buffer, position: int) -> tuple[int, int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
 from millstream.app import App
 from millstream.run import plan
 from millstream.settings import Kafka, MillstreamError, Settings
+
+_log = logging.getLogger(__name__)
 
 Ready = Callable[[dict[str, object]], None]
 
@@ -40,6 +43,7 @@ def run_spark(app: App, settings: Settings, ready: Ready, stop: threading.Event)
     """All queries, in one Spark driver; ready when every query has begun."""
     from millstream.process.run import SparkDied, run
 
+    _replay(app, settings)
     queries = tuple(app.queries.values())
     try:
         run(
@@ -63,6 +67,23 @@ def run_deliver(app: App, settings: Settings, ready: Ready, stop: threading.Even
 
     alerts = [Alert(candidates, to, group) for candidates, to, group in plan.alerts(app)]
     run(app.name, alerts, _kafka(settings), ready=ready, stop=stop)
+
+
+def _replay(app: App, settings: Settings) -> None:
+    """Move the queries that `millstream groups reset` wants moved, before any of them starts."""
+    from millstream.client.admin import start_offsets, topic_names
+    from millstream.client.lag import commit
+    from millstream.run import replay
+
+    def starts(topics: set[str]) -> replay.Offsets:
+        return start_offsets(_kafka(settings), topics & set(topic_names(_kafka(settings))))
+
+    for query, offsets in replay.obey(settings.data, app.name, starts).items():
+        _log.info("query %s begins again, as asked for by `millstream groups reset`", query)
+        try:
+            commit(_kafka(settings), f"{app.name}.{query}", offsets)
+        except MillstreamError as error:  # the position is for people; the checkpoint is what counts
+            _log.warning("query %s: its position could not be committed: %s", query, error)
 
 
 def _kafka(settings: Settings) -> Kafka:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from millstream.client.admin import ensure_topics
+from millstream.client.status import forget
 from millstream.client.wait import wait_for_kafka
 from millstream.run.part import Context, Step
 from millstream.run.plan import Plan
@@ -33,11 +35,14 @@ def steps(plan: Plan, settings: Settings) -> list[Step]:
 
 
 def _create_topics(plan: Plan, *, embedded: bool) -> Callable[[Context], None]:
+    began = time.time()  # this may be called again while the application runs: what its parts said since then stays
+
     def create(context: Context) -> None:
         assert context.settings.kafka, "the step comes after the broker"
         try:
             wait_for_kafka(context.settings.kafka, _PATIENCE)
             ensure_topics(context.settings.kafka, [(t.name, t.partitions, t.config) for t in plan.topics])
+            forget(context.settings.kafka, plan.app, began)
         except MillstreamError as error:
             if embedded:
                 raise _LogAway(str(error)) from error

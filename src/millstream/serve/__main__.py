@@ -7,6 +7,7 @@ import threading
 from millstream.run.child import Ready, work
 from millstream.serve import run
 from millstream.serve.description import describe
+from millstream.serve.metrics import token
 from millstream.settings import MillstreamError, Settings
 
 
@@ -21,7 +22,15 @@ def main() -> int:
         settings = Settings.load()
         if settings.kafka is None:
             raise MillstreamError("no log is known: give its address in MILLSTREAM_KAFKA.")
-        run(describe(options.file), settings.kafka, settings.postgres, listen=options.listen, ready=ready, stop=stop)
+        run(
+            describe(options.file),
+            settings.kafka,
+            settings.postgres,
+            listen=options.listen,
+            ready=ready,
+            stop=stop,
+            token=token(settings.data),
+        )
 
     return work(serve)
 

@@ -92,6 +92,11 @@ class Console:
             if c is not None
         )
 
+    @property
+    def reading(self) -> Reading:
+        """What the log said last of its topics."""
+        return self._positions.reading
+
     def state(self) -> State:
         """Return the state as it is known now."""
         return assemble(

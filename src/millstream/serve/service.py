@@ -19,7 +19,9 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from millstream.client.watch import Watcher
 from millstream.serve.console import Console
+from millstream.serve.metrics import CONTENT_TYPE, metrics
 from millstream.serve.pages import ASSETS, FONT, ICON, SCRIPTS, STYLES, Pages, message, version_of_assets
 from millstream.settings import Kafka
 from millstream.web.access import Access
@@ -30,6 +32,7 @@ from millstream.web.server import bind, port_of, serve, url_of
 
 EVERY_S = 1.0  # between renderings of the page while somebody looks
 NEWS_S = 0.25  # the soonest after which an alert causes another rendering
+CLOSE_S = 1.0  # how long the watcher of the groups may take to end when the log is silent
 FRESH_S = 1.0  # how long a request waits for a reading, when nobody looked before it
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".woff2": "font/woff2", ".svg": "image/svg+xml"}
@@ -46,11 +49,13 @@ def run(
     listen: str = "127.0.0.1:0",
     ready: Callable[[dict[str, object]], None],
     stop: threading.Event,
+    token: str | None = None,
 ) -> None:
     """Serve the console of an application until `stop` is set.
 
     description: `App.describe()`. conninfo: of the store of views. listen: "HOST:PORT", loopback only; port 0 takes a free one.
     ready: called with {"console": address} once the page can be opened; the address bears a token that works once.
+    token: with which programs may read /metrics; None: only who is signed in.
     Neither the log nor the database need to be there: the page says so, and shows them when they come.
     Raises MillstreamError when the address is not loopback or taken.
     """
@@ -58,7 +63,7 @@ def run(
     access = Access(port_of(bound))
     url = url_of(bound)
     service = Service(description, kafka, conninfo, access, url, stop)
-    application = service.application(allowed_hosts(port_of(bound)))
+    application = service.application(allowed_hosts(port_of(bound)), {"/metrics": token} if token else {})
     serve(
         application,
         bound,
@@ -82,6 +87,8 @@ class Service:
     ) -> None:
         self.hub = Hub()
         self.console = Console(description, kafka, conninfo, stop, self._on_news)
+        # Here, since this process runs as long as the application does and has a connection to the log anyway.
+        self.watcher = Watcher(kafka)
         self.pages = Pages(description)
         self._access = access
         self._url = url
@@ -92,14 +99,15 @@ class Service:
             f"{version_of_assets()}/{name}": ASSETS / name for name in (*SCRIPTS, *STYLES, FONT, ICON)
         }  # fmt: skip
 
-    def application(self, hosts: frozenset[str]) -> ASGIApp:
-        """Return the guarded ASGI application."""
+    def application(self, hosts: frozenset[str], tokens: Mapping[str, str]) -> ASGIApp:
+        """Return the guarded ASGI application. tokens: by path, what opens it to programs."""
         starlette = Starlette(
             routes=[
                 Route("/", self._page),
                 Route("/events", self._events),
                 Route("/api/state", self._state),
                 Route("/link", self._link, methods=["POST"]),
+                Route("/metrics", self._metrics),
                 Route("/healthz", self._health),
                 Route("/assets/{path:path}", self._asset),
                 Route("/favicon.ico", lambda _: Response(status_code=204)),
@@ -110,6 +118,7 @@ class Service:
             starlette,
             access=self._access,
             hosts=hosts,
+            tokens=tokens,
             public=("/healthz", "/assets/", "/favicon.ico"),
             refused=lambda reason: HTMLResponse(self.pages.refused(reason), 403),
         )
@@ -118,6 +127,7 @@ class Service:
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         self.console.start()
+        self.watcher.start()
         rendering = asyncio.create_task(self._render())
         try:
             yield
@@ -128,6 +138,7 @@ class Service:
                 await rendering
             self._stop.set()
             await asyncio.to_thread(self.console.close)
+            await asyncio.to_thread(self.watcher.close, CLOSE_S)
 
     async def _render(self) -> None:
         """Publish what has changed, each second and soon after an alert, as long as somebody looks."""
@@ -177,6 +188,10 @@ class Service:
     async def _state(self, _: Request) -> Response:
         await self._fresh()
         return Response(msgspec.json.encode(self.console.state()), media_type="application/json")
+
+    async def _metrics(self, _: Request) -> Response:
+        # Not read anew: who scrapes every few seconds would keep the readers as busy as an open page does.
+        return Response(metrics(self.watcher.snapshot, self.console.reading), media_type=CONTENT_TYPE)
 
     async def _link(self, _: Request) -> Response:
         """Give who is signed in another one-time link, for another browser."""

@@ -28,6 +28,7 @@ SHARE = 20  # a reading that took t is followed by none for SHARE * t: at most a
 UNMARKED_S = 3.0  # between readings of a view that has no checkpoint: nothing says cheaply whether it has changed
 FAILED_S = 5.0  # and of one that could not be read
 SILENT_S = 3.0
+NOWHERE = "No store of views is known: MILLSTREAM_POSTGRES is not set."
 STATEMENT_S = 3.0
 CONNECT_S = 3
 
@@ -65,9 +66,14 @@ class Views:
 
     @property
     def connection(self) -> Answering | None:
-        """Whether the database answers; None when there is no view and so nothing to ask it."""
+        """Whether the database answers; None when there is no view and so nothing to ask it.
+
+        Without an address, which a console that is started by hand may lack, it does not.
+        """
         if not self._keys:
             return None
+        if not self._conninfo:
+            return Answering("PostgreSQL", False, NOWHERE, None)
         began, error = self._began, self.error
         if error is None and began is not None and time.monotonic() - began > SILENT_S:
             error = f"It has been silent for {time.monotonic() - began:.0f} s."
@@ -76,7 +82,8 @@ class Views:
     def run(self) -> None:
         """Read until the end; once at the start, then while somebody looks."""
         try:
-            while self._keys:
+            # libpq would take an empty address for whatever database of the user's listens on this machine.
+            while self._keys and self._conninfo:
                 self._began = time.monotonic()
                 try:
                     self._read()

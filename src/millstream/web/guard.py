@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from hmac import compare_digest
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
@@ -27,6 +28,7 @@ class Guard:
     """Lets through what `origin.refusal` passes and who has a session; `/path?token=…` exchanges a token for one.
 
     public: path prefixes that need no session (they still need the right Host).
+    tokens: by path, the secret that opens it without a session, as `Authorization: Bearer …`: for programs, again and again.
     refused: makes the answer (status 403) to a browser without a session from a reason; plain text by default.
     """
 
@@ -37,12 +39,14 @@ class Guard:
         access: Access,
         hosts: frozenset[str],
         public: Collection[str] = (),
+        tokens: Mapping[str, str] | None = None,
         refused: Callable[[str], Response] | None = None,
     ) -> None:
         self._application = application
         self._access = access
         self._hosts = hosts
         self._public = tuple(public)
+        self._tokens = dict(tokens or {})
         self._refused = refused or (lambda reason: PlainTextResponse(reason + "\n", 403))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +70,17 @@ class Guard:
             return None
         if self._access.knows(_cookie(headers.get("cookie", ""), self._access.cookie)):
             return None
+        if self._bears(scope["path"], headers.get("authorization", "")):
+            return None
         return self._refused(MISSING)
+
+    def _bears(self, path: str, authorization: str) -> bool:
+        kind, _, given = authorization.partition(" ")
+        secret = self._tokens.get(path)
+        # Bytes, since comparing text refuses what is not ASCII.
+        return (
+            bool(secret) and kind.lower() == "bearer" and compare_digest(given.strip().encode(), str(secret).encode())
+        )
 
     def _sign_in(self, token: str, scope: Scope, headers: dict[str, str]) -> Response:
         rest = urlencode([(k, v) for k, v in parse_qsl(scope["query_string"].decode("latin-1")) if k != "token"])

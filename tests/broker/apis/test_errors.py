@@ -247,7 +247,8 @@ def test_configs(wire, topic):
     assert alter(0, "1", name="no.such") == errors.INVALID_CONFIG
     assert alter(2, "1", name="retention.ms") == errors.INVALID_CONFIG
     assert alter(9, "1") == errors.INVALID_REQUEST
-    assert alter(0, "1", resource="missing") == errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(0, "1", name="retention.ms", resource="missing") == errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(0, "x", name="retention.ms", resource="missing") == errors.INVALID_CONFIG  # looked at first
     assert alter(0, "1", kind=4, resource="0") == errors.INVALID_REQUEST
     assert wire.ask(AlterConfigsRequest([])).responses == []
 

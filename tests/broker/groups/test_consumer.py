@@ -131,6 +131,26 @@ def test_epochs_are_checked():
     assert h.group.check_commit("x", 1) == errors.UNKNOWN_MEMBER_ID
 
 
+def test_an_earlier_epoch_commits_what_the_member_has_had_since_then():
+    h = Harness()
+    h.beat("a")
+    h.settle()
+    before = set(h.owned("a"))
+    first = h.group.members["a"].epoch
+    h.beat("b")
+    h.settle()
+    kept = set(h.owned("a"))
+    assert h.group.members["a"].epoch > first
+    assert kept < before
+    assert h.group.check_commit("a", first) == errors.STALE_MEMBER_EPOCH
+    assert h.group.check_commit("a", first, older=True) == 0
+    for topic, index in before:
+        code = 0 if (topic, index) in kept else errors.STALE_MEMBER_EPOCH
+        assert h.group.check_partition("a", first, topic, index) == code
+        assert h.group.check_partition("a", first - 1, topic, index) == errors.STALE_MEMBER_EPOCH
+    assert h.group.check_commit("a", 99, older=True) == errors.STALE_MEMBER_EPOCH
+
+
 def test_a_lost_answer_is_given_again():
     h = Harness()
     h.beat("a")

@@ -62,6 +62,7 @@ _SERVED = [
     Served(14),  # SyncGroup
     Served(15),  # DescribeGroups
     Served(16),  # ListGroups
+    Served(17),  # SaslHandshake
     Served(18, last=4),  # ApiVersions
     Served(19),  # CreateTopics
     Served(20),  # DeleteTopics
@@ -80,6 +81,7 @@ _SERVED = [
     Served(33),  # AlterConfigs
     Served(34),  # AlterReplicaLogDirs
     Served(35),  # DescribeLogDirs
+    Served(36),  # SaslAuthenticate
     Served(37),  # CreatePartitions
     Served(42),  # DeleteGroups
     Served(43),  # ElectLeaders
@@ -88,6 +90,9 @@ _SERVED = [
     Served(46),  # ListPartitionReassignments
     Served(47),  # OffsetDelete
     Served(48),  # DescribeClientQuotas
+    Served(49),  # AlterClientQuotas
+    Served(50),  # DescribeUserScramCredentials
+    Served(51),  # AlterUserScramCredentials
     Served(55),  # DescribeQuorum
     Served(60),  # DescribeCluster
     Served(61),  # DescribeProducers

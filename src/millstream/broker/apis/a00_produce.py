@@ -3,14 +3,19 @@
 acks 0 gets no answer (and a closed connection on an error, as in Kafka); 1 and all are the same here: one broker holds
 the log. Batches are validated as a whole by the log before a byte is written; idempotent duplicates are answered with
 their first offset. A topic whose durability is ``commit`` is answered after the fsync that covers the batch; many
-producers share one. Version 13 names topics by id.
-Gaps: throttling; a consumer may see a record of a ``commit`` topic before its fsync.
+producers share one, and consumers see it only then. Version 13 names topics by id.
+A topic whose ``millstream.overload`` is ``backpressure`` slows its producers by throttle times (KIP-219: the answer
+goes out at once, then the connection is not read for so long); at its limit appends wait (see ``broker/parking.py``)
+and are answered with REQUEST_TIMED_OUT, which clients try again, when the request's timeout is nearly over.
+A client over its ``producer_byte_rate`` waits in the same way.
 """
 
 import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
+from millstream.broker.security.quotas import PRODUCE
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.produce import (
@@ -21,25 +26,31 @@ from millstream.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from millstream.protocol.records import HEADER_SIZE, OVERHEAD, TRANSACTIONAL
+from millstream.protocol.records import HEADER_SIZE, MAGIC, OVERHEAD, TRANSACTIONAL
 from millstream.protocol.wire import ProtocolError
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.broker.parking import Waiting
     from millstream.log import Partition, Topic
 
 logger = logging.getLogger(__name__)
+Blocked = tuple["Topic", PartitionProduceData, PartitionProduceResponse]
 
 
 def handle(
     broker: "Broker", connection: "Connection", request: ProduceRequest, version: int
-) -> "ProduceResponse | asyncio.Future[ProduceResponse] | None":
+) -> "ProduceResponse | asyncio.Future[ProduceResponse] | asyncio.Future[ProduceResponse | None] | None":
     """Append, and answer when the topic's durability is reached."""
     acks = request.acks
     transactional_id = request.transactional_id
     unsynced: list[Partition] = []
-    failed = 0
+    forbidden = transactional_id is not None and not connection.may(
+        Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
+    )
+    blocked: list[Blocked] = []
+    failed = throttle = 0
     topics = []
     now = broker.now_ms()
     for data in request.topic_data:
@@ -49,24 +60,48 @@ def handle(
         else:
             topic = broker.log.topics.get(data.name)
             missing = errors.UNKNOWN_TOPIC_OR_PARTITION
+        name = topic.name if topic is not None else data.name
+        denied = bool(name) and not connection.may(Operation.WRITE, Resource.TOPIC, name)
         results = []
         for part in data.partition_data:
-            if acks not in (-1, 0, 1):
-                result = PartitionProduceResponse(part.index, errors.INVALID_REQUIRED_ACKS, -1)
+            if forbidden:
+                result = PartitionProduceResponse(part.index, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
+            elif denied:
+                result = PartitionProduceResponse(part.index, errors.TOPIC_AUTHORIZATION_FAILED, -1)
             elif topic is None or not 0 <= part.index < len(topic.partitions):
                 result = PartitionProduceResponse(part.index, missing, -1)
             elif part.records is None or not len(part.records):
                 result = PartitionProduceResponse(part.index, errors.INVALID_RECORD, -1, error_message="no records")
             elif topic.internal:
                 result = PartitionProduceResponse(part.index, errors.INVALID_TOPIC_EXCEPTION, -1)
+            elif _cut_short(part.records):
+                result = PartitionProduceResponse(part.index, errors.INVALID_RECORD, -1, error_message="no whole batch")
             elif code := _check_transaction(broker, transactional_id, topic, part, version):
                 result = PartitionProduceResponse(part.index, code, -1)
+            elif acks not in (-1, 0, 1) and _whole(part.records):
+                result = PartitionProduceResponse(part.index, errors.INVALID_REQUIRED_ACKS, -1)
+            elif topic.config.overload == "backpressure":
+                verdict = broker.parking.verdict(topic.partitions[part.index])
+                if verdict.blocked:
+                    result = PartitionProduceResponse(part.index, 0, -1)
+                    blocked.append((topic, part, result))
+                else:
+                    result = _append(topic, part.index, part.records, now, unsynced)
+                    throttle = max(throttle, verdict.throttle_ms)
+                    topic.overload.throttled_requests += verdict.throttle_ms > 0
+                    topic.overload.throttled_ms += verdict.throttle_ms
             else:
                 result = _append(topic, part.index, part.records, now, unsynced)
             failed = failed or result.error_code
             results.append(result)
         topics.append(TopicProduceResponse(data.name, data.topic_id, results))
-    response = ProduceResponse(topics)
+    if broker.quotas.active:
+        throttle = max(throttle, connection.count(PRODUCE, connection.request_size))
+    response = ProduceResponse(topics, throttle)
+    if throttle:
+        connection.mute(throttle / 1000)
+    if blocked:
+        return _wait(broker, request, response, blocked, unsynced, version)
     if acks == 0:
         if failed:
             raise ProtocolError(f"a produce request without acknowledgement failed: {errors.name(failed)}")
@@ -74,6 +109,76 @@ def handle(
     if unsynced:
         return broker.flusher.after(unsynced, response, _not_flushed)
     return response
+
+
+def _wait(
+    broker: "Broker",
+    request: ProduceRequest,
+    response: ProduceResponse,
+    blocked: "list[Blocked]",
+    unsynced: "list[Partition]",
+    version: int,
+) -> "asyncio.Future[ProduceResponse | None]":
+    """A future of the answer to a request some of whose appends have to wait for consumers."""
+    future: asyncio.Future[ProduceResponse | None] = broker.loop.create_future()
+    transactional_id, acks = request.transactional_id, request.acks
+    left = len(blocked)
+    items: list[Waiting] = []
+
+    def one_done() -> None:
+        nonlocal left
+        left -= 1
+        if left or future.done():
+            return
+        if acks == 0:
+            future.set_result(None)  # an error is only counted: closing the connection would not tell the client more
+        elif unsynced:
+            broker.flusher.after(unsynced, response, _not_flushed).add_done_callback(synced)
+        else:
+            future.set_result(response)
+
+    def synced(source: "asyncio.Future[ProduceResponse]") -> None:
+        if not future.done():
+            future.set_result(source.result())
+
+    def wait(topic: "Topic", index: int, batch: bytes, result: PartitionProduceResponse) -> None:
+        def append() -> None:
+            part = PartitionProduceData(index, memoryview(bytearray(batch)))
+            # A second time: the transaction may have ended meanwhile.
+            if code := _check_transaction(broker, transactional_id, topic, part, version):
+                result.error_code = code
+            else:
+                done = _append(topic, index, part.records, broker.now_ms(), unsynced)
+                for name in ("error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors"):
+                    setattr(result, name, getattr(done, name))
+                result.error_message = done.error_message
+            one_done()
+
+        def give_up() -> None:
+            limit = topic.config.backlog_bytes
+            result.error_code, result.error_message = (
+                errors.REQUEST_TIMED_OUT,
+                (f"{topic.name}-{index}: consumers are {limit} bytes behind (millstream.backlog.bytes); try again"),
+            )
+            one_done()
+
+        item = broker.parking.park(topic.partitions[index], len(batch), request.timeout_ms, append, give_up)
+        if item is None:
+            give_up()
+        else:
+            items.append(item)
+
+    for topic, part, result in blocked:
+        # A copy, because the request's own bytes are read over.
+        wait(topic, part.index, bytes(part.records), result)
+
+    def ended(source: "asyncio.Future[ProduceResponse | None]") -> None:
+        if source.cancelled():  # the connection is closed: its client sends again, and this would come twice
+            for item in items:
+                broker.parking.forget(item)
+
+    future.add_done_callback(ended)
+    return future
 
 
 def _check_transaction(
@@ -92,6 +197,18 @@ def _check_transaction(
     return broker.transactions.check_produce(transactional_id, (topic.name, part.index), batch, version)
 
 
+def _whole(batch: memoryview | None) -> bool:
+    """Whether a partition's bytes look like one batch; Kafka looks at that before anything else."""
+    if batch is None or len(batch) <= HEADER_SIZE or batch[16] != MAGIC:
+        return False
+    return int.from_bytes(batch[8:12], "big") + OVERHEAD == len(batch)
+
+
+def _cut_short(batch: memoryview) -> bool:
+    """Whether the first batch ends before its announced end."""
+    return len(batch) < HEADER_SIZE or int.from_bytes(batch[8:12], "big") + OVERHEAD > len(batch)
+
+
 def _append(
     topic: "Topic", index: int, batches: memoryview, now: int, unsynced: "list[Partition]"
 ) -> PartitionProduceResponse:
@@ -100,7 +217,10 @@ def _append(
         appended = partition.append(batches, now)
     except LogError as e:
         record_errors = [BatchIndexAndErrorMessage(0, str(e))] if e.code == errors.INVALID_RECORD else []
-        return PartitionProduceResponse(index, e.code, -1, -1, -1, record_errors, str(e))
+        # As in Kafka, whose RecordValidationException carries the start of the log.
+        of_records = e.code in (errors.INVALID_TIMESTAMP, errors.INVALID_RECORD) and _whole(batches)
+        start = partition.start_offset if of_records else -1
+        return PartitionProduceResponse(index, e.code, -1, -1, start, record_errors, str(e))
     if topic.config.durability == "commit":
         unsynced.append(partition)
     return PartitionProduceResponse(index, 0, appended.base_offset, appended.log_append_time, appended.log_start_offset)

@@ -1,7 +1,8 @@
 """Fetch (key 1), versions 4-18: read record batches.
 
 Whole batches only, sent from the log's files without passing through memory; the first partition with data gets at
-least one batch however large, so that readers always advance. When fewer than min bytes are there, the request waits
+least one batch however large, so that readers always advance. What is in an archive is fetched on a worker thread,
+and the request waits for it as it does for appends. When fewer than min bytes are there, the request waits
 for appends (their listeners wake it) until max wait. Incremental fetch sessions (KIP-227) live in
 ``broker/fetch_sessions.py``. Isolation level read_committed ends at the last stable offset and lists aborted transactions.
 Topics by name up to version 12, by id from 13 on.
@@ -13,7 +14,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker import limits
-from millstream.log import LogError, OffsetOutOfRange
+from millstream.broker.security.acls import Operation, Resource
+from millstream.broker.security.quotas import FETCH
+from millstream.log import LogError, NotHere, OffsetOutOfRange
 from millstream.protocol import errors
 from millstream.protocol.messages.fetch import (
     AbortedTransaction,
@@ -73,7 +76,7 @@ def handle(
         for wanted in request.topics:
             topic = broker.topic_by_id(wanted.topic_id) if by_id else broker.log.topics.get(wanted.topic)
             plan.append((topic, wanted.topic, wanted.topic_id, wanted.partitions))
-    attempt = Attempt(broker, request, plan, session, by_id)
+    attempt = Attempt(broker, connection, request, plan, session, by_id)
     attempt.read()
     if attempt.size >= request.min_bytes or request.max_wait_ms <= 0 or attempt.failed or not attempt.partitions:
         return attempt.response()
@@ -84,9 +87,16 @@ class Attempt:
     """A fetch that reads, and waits for appends when there is too little."""
 
     def __init__(
-        self, broker: "Broker", request: FetchRequest, plan: Plan, session: "Session | None", by_id: bool
+        self,
+        broker: "Broker",
+        connection: "Connection",
+        request: FetchRequest,
+        plan: Plan,
+        session: "Session | None",
+        by_id: bool,
     ) -> None:
         self.broker = broker
+        self.connection = connection
         self.request = request
         self.plan = plan
         self.session = session
@@ -104,19 +114,27 @@ class Attempt:
         """Read every partition of the plan, within the request's limits."""
         committed = self.request.isolation_level == 1
         left = min(self.request.max_bytes, limits.MAX_FETCH_BYTES)
+        if self.broker.quotas.active:
+            left = int(min(left, self._burst()))
         self.size = 0
         self._topics = []
         self.partitions = []
         for topic, name, topic_id, wanted in self.plan:
             results = []
+            known = topic.name if topic is not None else name
+            denied = bool(known) and not self.connection.may(Operation.READ, Resource.TOPIC, known)
             for want in wanted:
-                if topic is None:
+                if denied:
+                    code = errors.TOPIC_AUTHORIZATION_FAILED
+                    results.append(PartitionData(want.partition, code, -1))
+                    self.failed = True
+                elif topic is None:
                     code = errors.UNKNOWN_TOPIC_ID if self.by_id else errors.UNKNOWN_TOPIC_OR_PARTITION
-                    results.append(PartitionData(want.partition, code, -1, aborted_transactions=None))
+                    results.append(PartitionData(want.partition, code, -1))
                     self.failed = True
                 elif not 0 <= want.partition < len(topic.partitions):
                     code = errors.UNKNOWN_TOPIC_OR_PARTITION
-                    results.append(PartitionData(want.partition, code, -1, aborted_transactions=None))
+                    results.append(PartitionData(want.partition, code, -1))
                     self.failed = True
                 else:
                     data = self._one(topic.partitions[want.partition], want, left, committed)
@@ -130,28 +148,35 @@ class Attempt:
         index = want.partition
         if want.current_leader_epoch > 0:
             self.failed = True
-            return PartitionData(index, errors.UNKNOWN_LEADER_EPOCH, -1, aborted_transactions=None)
+            return PartitionData(index, errors.UNKNOWN_LEADER_EPOCH, -1)
         self.partitions.append(partition)
         offset = want.fetch_offset
         limit = min(want.partition_max_bytes, left)
-        end = partition.last_stable_offset if committed else partition.end_offset
-        if offset == end or (limit <= 0 and partition.start_offset <= offset <= partition.end_offset):
+        high = partition.high_watermark
+        end = partition.last_stable_offset if committed else high
+        if offset == end or (limit <= 0 and partition.start_offset <= offset <= high):
             aborted: list[AbortedTransaction] | None = [] if committed else None
             return PartitionData(
-                index, 0, partition.end_offset, partition.last_stable_offset, partition.start_offset,
+                index, 0, high, partition.last_stable_offset, partition.start_offset,
                 aborted_transactions=aborted,
             )  # fmt: skip
         try:
             read = partition.read(offset, max(limit, 0), committed=committed)
         except OffsetOutOfRange as e:
             self.failed = True
-            return PartitionData(
-                index, e.code, partition.end_offset, partition.last_stable_offset, partition.start_offset,
-                aborted_transactions=None,
-            )  # fmt: skip
-        except LogError as e:
+            return PartitionData(index, e.code, -1, aborted_transactions=None)
+        except NotHere as e:
+            # On its way from the archive: this request is answered when it is here, or with nothing after max wait.
+            if self.broker.archives.fetch(partition, e, self.look_again):
+                return PartitionData(
+                    index, 0, high, partition.last_stable_offset, partition.start_offset,
+                    aborted_transactions=[] if committed else None,
+                )  # fmt: skip
             self.failed = True
             return PartitionData(index, e.code, -1, aborted_transactions=None)
+        except LogError as e:
+            self.failed = True
+            return PartitionData(index, e.code, -1)
         records = Records(read.slices)
         if self.size and records.size > left:  # one oversized batch is for the first partition only
             records.release()
@@ -167,7 +192,26 @@ class Attempt:
         )
 
     def response(self) -> FetchResponse:
-        """What was read."""
+        """What was read; nothing for a client that is over its quota, which then has to wait."""
+        wait = 0
+        if self.broker.quotas.active and self.size:
+            wait = self.connection.count(FETCH, self.size)
+        if wait:
+            self.connection.mute(wait / 1000)
+            if self.size <= self._burst():
+                self.connection.count(FETCH, -self.size)
+                self.drop()
+                return FetchResponse(wait, 0, self.session.id if self.session is not None else 0, [])
+            # A batch larger than any burst would never get through: it goes, and its client waits after it.
+        made = self._found()
+        made.throttle_time_ms = wait
+        return made
+
+    def _burst(self) -> float:
+        user = self.connection.principal.partition(":")[2]
+        return self.broker.quotas.burst(FETCH, user, self.connection.client_id)
+
+    def _found(self) -> FetchResponse:
         if self.session is not None:
             return self.session.answer(self._topics)
         return FetchResponse(responses=self._topics)
@@ -194,7 +238,11 @@ class Attempt:
 
     def wake(self, _: "Partition") -> None:
         """An append happened; look again after the producer has its answer."""
-        if not self._scheduled:
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Read once more, if this still waits."""
+        if not self._scheduled and self._future is not None:
             self._scheduled = True
             self.broker.loop.call_soon(self._again)
 

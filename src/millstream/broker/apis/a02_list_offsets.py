@@ -1,12 +1,15 @@
 """ListOffsets (key 2), versions 1-11: offsets by time, earliest, latest, of the largest timestamp.
 
 Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 of the largest timestamp,
--4 earliest local (the earliest: nothing is tiered), -5 latest tiered and -6 earliest pending upload (none: offset -1).
+-4 earliest local, -5 latest tiered (what an archive holds), -6 earliest pending upload (none: offset -1). A search by
+time that leads into an archive is answered when the segment has been fetched.
 """
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from millstream.log import LogError
+from millstream.broker.security.acls import Operation, Resource
+from millstream.log import LogError, NotHere
 from millstream.protocol import errors
 from millstream.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -28,42 +31,85 @@ SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING
 
 def handle(
     broker: "Broker", connection: "Connection", request: ListOffsetsRequest, version: int
+) -> "ListOffsetsResponse | asyncio.Future[ListOffsetsResponse]":
+    """One answer per partition, now or when what is archived has been fetched."""
+    missing: list[tuple[Partition, NotHere]] = []
+    response = _answer(broker, connection, request, version, missing)
+    if not missing:
+        return response
+    future: asyncio.Future[ListOffsetsResponse] = broker.loop.create_future()
+
+    # Each fetch brings a partition on, or marks it as failed for a moment; this ends it when the cache is too small.
+    left = 1 + 2 * sum(len(wanted.partitions) for wanted in request.topics)
+
+    def look_again() -> None:
+        nonlocal left
+        if future.done():
+            return
+        left -= 1
+        missing.clear()
+        again = _answer(broker, connection, request, version, missing)
+        if not missing or not left or not broker.archives.fetch(*missing[0], look_again):
+            future.set_result(again)
+
+    if not broker.archives.fetch(*missing[0], look_again):
+        return response
+    return future
+
+
+def _answer(
+    broker: "Broker",
+    connection: "Connection",
+    request: ListOffsetsRequest,
+    version: int,
+    missing: "list[tuple[Partition, NotHere]]",
 ) -> ListOffsetsResponse:
-    """One answer per partition."""
     topics = []
     for wanted in request.topics:
         topic = broker.log.topics.get(wanted.name)
+        denied = not connection.may(Operation.DESCRIBE, Resource.TOPIC, wanted.name)
         seen: set[int] = set()
         parts = []
         for part in wanted.partitions:
             index = part.partition_index
+            if denied:
+                parts.append(ListOffsetsPartitionResponse(index, errors.TOPIC_AUTHORIZATION_FAILED))
+                continue
             if index in seen:
                 parts.append(ListOffsetsPartitionResponse(index, errors.INVALID_REQUEST))
                 continue
             seen.add(index)
-            if topic is None or not 0 <= index < len(topic.partitions):
+            if part.timestamp < 0 and version < SINCE.get(part.timestamp, 0 if part.timestamp >= -2 else 99):
+                parts.append(ListOffsetsPartitionResponse(index, errors.UNSUPPORTED_VERSION))
+            elif topic is None or not 0 <= index < len(topic.partitions):
                 parts.append(ListOffsetsPartitionResponse(index, errors.UNKNOWN_TOPIC_OR_PARTITION))
             elif part.current_leader_epoch > 0:
                 parts.append(ListOffsetsPartitionResponse(index, errors.UNKNOWN_LEADER_EPOCH))
-            elif part.timestamp < 0 and version < SINCE.get(part.timestamp, 0 if part.timestamp >= -2 else 99):
-                parts.append(ListOffsetsPartitionResponse(index, errors.UNSUPPORTED_VERSION))
             else:
-                parts.append(_find(topic.partitions[index], part, request.isolation_level == 1, version))
+                parts.append(_find(topic.partitions[index], part, request.isolation_level == 1, version, missing))
         topics.append(ListOffsetsTopicResponse(wanted.name, parts))
     return ListOffsetsResponse(0, topics)
 
 
 def _find(
-    partition: "Partition", wanted: ListOffsetsPartition, committed: bool, version: int
+    partition: "Partition",
+    wanted: ListOffsetsPartition,
+    committed: bool,
+    version: int,
+    missing: "list[tuple[Partition, NotHere]]",
 ) -> ListOffsetsPartitionResponse:
     timestamp = wanted.timestamp
     found: tuple[int, int] | None
-    end = partition.last_stable_offset if committed else partition.end_offset
+    end = partition.last_stable_offset if committed else partition.high_watermark
     try:
         if timestamp == LATEST:
             found = (end, -1)
-        elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        elif timestamp == EARLIEST:
             found = (partition.start_offset, -1)
+        elif timestamp == EARLIEST_LOCAL:
+            found = (partition.local_start_offset, -1)
+        elif timestamp == LATEST_TIERED and partition.archived_offset > partition.start_offset:
+            found = (partition.archived_offset - 1, -1)
         elif timestamp in (LATEST_TIERED, EARLIEST_PENDING):
             return ListOffsetsPartitionResponse(wanted.partition_index, 0, -1, -1, -1)
         elif timestamp == MAX_TIMESTAMP:
@@ -71,6 +117,9 @@ def _find(
             found = partition.offset_for_time(largest) if largest >= 0 and partition.start_offset < end else None
         else:
             found = partition.offset_for_time(timestamp)
+    except NotHere as e:
+        missing.append((partition, e))
+        return ListOffsetsPartitionResponse(wanted.partition_index, e.code)
     except LogError as e:
         return ListOffsetsPartitionResponse(wanted.partition_index, e.code)
     if found is None or (timestamp not in (LATEST, EARLIEST, EARLIEST_LOCAL) and found[0] >= end):

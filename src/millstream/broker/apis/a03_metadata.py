@@ -1,13 +1,12 @@
 """Metadata (key 3), versions 0-13: the broker, topics with ids and partitions; creates topics when asked and allowed.
 
 Topics by name or (from version 10) by id; null asks for all. A missing topic is created when the request allows it
-(always before version 4) and auto.create.topics.enable is true. The one broker leads every partition, epoch 0.
-Gaps: authorized operations are all of them when asked for (there are no ACLs yet).
-"""
+(always before version 4) and auto.create.topics.enable is true. The one broker leads every partition, epoch 0."""
 
 import logging
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.broker.topics import TopicError, check_name
 from millstream.log import LogError
 from millstream.protocol import errors
@@ -27,18 +26,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 NOT_ASKED = -0x80000000
-# Bit sets of AclOperation: describe, read, write, create, delete, alter, describe configs, alter configs / cluster action…
-TOPIC_OPERATIONS = 0b0000_1101_1111_1000
-CLUSTER_OPERATIONS = 0b0001_1111_1010_0000
 
 
 def handle(broker: "Broker", connection: "Connection", request: MetadataRequest, version: int) -> MetadataResponse:
     """The broker and the topics asked for."""
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-    brokers = [MetadataResponseBroker(broker.node_id, broker.host, broker.port)]
+    asked = request.include_topic_authorized_operations
+    brokers = [MetadataResponseBroker(broker.node_id, connection.listener.host, connection.listener.port)]
     wanted = request.topics
     if wanted is None or (version == 0 and not wanted):
-        topics = [describe(broker, topic, operations) for topic in broker.log.topics.values()]
+        topics = [
+            describe(broker, topic, connection, asked)
+            for topic in broker.log.topics.values()
+            if connection.may(Operation.DESCRIBE, Resource.TOPIC, topic.name)
+        ]
     else:
         topics = []
         for want in wanted:
@@ -48,28 +48,40 @@ def handle(broker: "Broker", connection: "Connection", request: MetadataRequest,
                     topics.append(
                         MetadataResponseTopic(errors.UNKNOWN_TOPIC_ID, None if version >= 12 else "", want.topic_id)
                     )
+                elif not connection.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
+                    # Names of topics that a client may not see are not told.
+                    code = errors.TOPIC_AUTHORIZATION_FAILED
+                    topics.append(MetadataResponseTopic(code, None if version >= 12 else "", want.topic_id))
                 else:
-                    topics.append(describe(broker, topic, operations))
+                    topics.append(describe(broker, topic, connection, asked))
+                continue
+            if not connection.may(Operation.DESCRIBE, Resource.TOPIC, want.name):
+                topics.append(MetadataResponseTopic(errors.TOPIC_AUTHORIZATION_FAILED, want.name))
                 continue
             topic = broker.log.topics.get(want.name)
             if topic is None:
-                topic, code = _missing(broker, want.name, version < 4 or request.allow_auto_topic_creation)
+                topic, code = _missing(broker, connection, want.name, version < 4 or request.allow_auto_topic_creation)
                 if topic is None:
                     topics.append(MetadataResponseTopic(code, want.name))
                     continue
-            topics.append(describe(broker, topic, operations))
+            topics.append(describe(broker, topic, connection, asked))
     cluster = NOT_ASKED
     if request.include_cluster_authorized_operations and 8 <= version <= 10:
-        cluster = CLUSTER_OPERATIONS
+        cluster = connection.operations(Resource.CLUSTER, CLUSTER)
     return MetadataResponse(0, brokers, broker.log.cluster_id, broker.node_id, topics, cluster)
 
 
-def _missing(broker: "Broker", name: str, create: bool) -> "tuple[Topic | None, int]":
+def _missing(broker: "Broker", connection: "Connection", name: str, create: bool) -> "tuple[Topic | None, int]":
     """Create a missing topic if that is allowed."""
     try:
         check_name(name)
         if not create or not broker.settings.boolean("auto.create.topics.enable"):
             return None, errors.UNKNOWN_TOPIC_OR_PARTITION
+        if not (
+            connection.may(Operation.CREATE, Resource.CLUSTER, CLUSTER)
+            or connection.may(Operation.CREATE, Resource.TOPIC, name)
+        ):
+            return None, errors.TOPIC_AUTHORIZATION_FAILED
         return broker.create_topic(name, -1, {}), 0
     except TopicError as e:
         return None, e.code
@@ -78,8 +90,11 @@ def _missing(broker: "Broker", name: str, create: bool) -> "tuple[Topic | None, 
         return None, e.code
 
 
-def describe(broker: "Broker", topic: "Topic", operations: int = NOT_ASKED) -> MetadataResponseTopic:
+def describe(
+    broker: "Broker", topic: "Topic", connection: "Connection", with_operations: bool
+) -> MetadataResponseTopic:
     """A topic as metadata."""
+    operations = connection.operations(Resource.TOPIC, topic.name) if with_operations else NOT_ASKED
     node = [broker.node_id]
     partitions = [
         MetadataResponsePartition(0, index, broker.node_id, 0, node, node, []) for index in range(len(topic.partitions))

@@ -7,6 +7,7 @@ From members of a classic or consumer group, or from outside while the group is 
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.offsets import Committed, Where
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -24,9 +25,13 @@ def handle(
     broker: "Broker", connection: "Connection", request: OffsetCommitRequest, version: int
 ) -> OffsetCommitResponse:
     """Check the member, store, answer per partition."""
-    error = broker.groups.check_commit(
-        request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
-    )
+    if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
+        error = forbidden = errors.GROUP_AUTHORIZATION_FAILED
+    else:
+        forbidden = 0
+        error = broker.groups.check_commit(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+        )
     now = broker.now_ms()
     longest = broker.settings.integer("offset.metadata.max.bytes")
     expires = now + request.retention_time_ms if version <= 4 and request.retention_time_ms >= 0 else -1
@@ -35,12 +40,28 @@ def handle(
     for wanted in request.topics:
         topic = broker.topic_by_id(wanted.topic_id) if version >= 10 else broker.log.topics.get(wanted.name)
         missing = errors.UNKNOWN_TOPIC_ID if version >= 10 else errors.UNKNOWN_TOPIC_OR_PARTITION
+        name = topic.name if topic is not None else wanted.name
+        denied = bool(name) and not connection.may(Operation.READ, Resource.TOPIC, name)
         parts = []
         for part in wanted.partitions:
             code = error
-            if topic is None or not 0 <= part.partition_index < len(topic.partitions):
+            if forbidden:
+                pass
+            elif denied:
+                code = errors.TOPIC_AUTHORIZATION_FAILED
+            elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
                 code = missing
-            elif len(part.committed_metadata or "") > longest:
+            elif not error and (
+                stale := broker.groups.check_partition(
+                    request.group_id,
+                    request.member_id,
+                    request.generation_id_or_member_epoch,
+                    topic.id.bytes,
+                    part.partition_index,
+                )
+            ):
+                code = stale
+            elif not error and len(part.committed_metadata or "") > longest:
                 code = errors.OFFSET_METADATA_TOO_LARGE
             elif not error:
                 what = Committed(

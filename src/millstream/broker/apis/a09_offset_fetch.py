@@ -8,6 +8,7 @@ group protocol are checked, version 10 names topics by id.
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.offsets import Offsets
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -31,12 +32,12 @@ def handle(
 ) -> OffsetFetchResponse:
     """Offsets per group, topic and partition; -1 where nothing is committed."""
     if version >= 8:
-        groups = [_group(broker, group, request.require_stable, version >= 10) for group in request.groups]
+        groups = [_group(connection, group, request.require_stable, version >= 10) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
     wanted = None
     if request.topics is not None:
         wanted = [OffsetFetchRequestTopics(t.name, partition_indexes=t.partition_indexes) for t in request.topics]
-    group = _group(broker, OffsetFetchRequestGroup(request.group_id, topics=wanted), request.require_stable, False)
+    group = _group(connection, OffsetFetchRequestGroup(request.group_id, topics=wanted), request.require_stable, False)
     topics = [
         OffsetFetchResponseTopic(
             t.name,
@@ -52,7 +53,12 @@ def handle(
     return OffsetFetchResponse(0, topics, group.error_code)
 
 
-def _group(broker: "Broker", group: OffsetFetchRequestGroup, stable: bool, by_id: bool) -> OffsetFetchResponseGroup:
+def _group(
+    connection: "Connection", group: OffsetFetchRequestGroup, stable: bool, by_id: bool
+) -> OffsetFetchResponseGroup:
+    broker = connection.broker
+    if not connection.may(Operation.DESCRIBE, Resource.GROUP, group.group_id):
+        return OffsetFetchResponseGroup(group.group_id, [], errors.GROUP_AUTHORIZATION_FAILED)
     error = broker.groups.check_offset_fetch(group.group_id, group.member_id, group.member_epoch)
     if error:
         return OffsetFetchResponseGroup(group.group_id, [], error)
@@ -65,6 +71,8 @@ def _group(broker: "Broker", group: OffsetFetchRequestGroup, stable: bool, by_id
         for name, indexes in by_topic.items():
             topic = broker.log.topics.get(name)
             if by_id and topic is None:
+                continue
+            if not connection.may(Operation.DESCRIBE, Resource.TOPIC, name):
                 continue
             parts = [_partition(offsets, name, index, stable) for index in sorted(indexes)]
             topics.append(OffsetFetchResponseTopics(name, topic.id.bytes if topic else bytes(16), parts))
@@ -81,6 +89,13 @@ def _group(broker: "Broker", group: OffsetFetchRequestGroup, stable: bool, by_id
                     topics.append(OffsetFetchResponseTopics("", wanted.topic_id, parts))
                     continue
                 name = topic.name
+            if not connection.may(Operation.DESCRIBE, Resource.TOPIC, name):
+                parts = [
+                    OffsetFetchResponsePartitions(index, -1, -1, "", errors.TOPIC_AUTHORIZATION_FAILED)
+                    for index in wanted.partition_indexes
+                ]
+                topics.append(OffsetFetchResponseTopics(wanted.name, wanted.topic_id, parts))
+                continue
             parts = [_partition(offsets, name, index, stable) for index in wanted.partition_indexes]
             topics.append(OffsetFetchResponseTopics(name, wanted.topic_id, parts))
     return OffsetFetchResponseGroup(group.group_id, topics)

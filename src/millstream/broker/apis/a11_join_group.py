@@ -8,6 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.classic import Join, Joined
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
@@ -22,6 +23,8 @@ def handle(
     """Give the event to the group; its answer comes now or later."""
     if not request.group_id:
         return _refused(errors.INVALID_GROUP_ID, request, version)
+    if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
+        return _refused(errors.GROUP_AUTHORIZATION_FAILED, request, version)
     low = broker.settings.integer("group.min.session.timeout.ms")
     high = broker.settings.integer("group.max.session.timeout.ms")
     if not low <= request.session_timeout_ms <= high:

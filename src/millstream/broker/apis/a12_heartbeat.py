@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
@@ -14,6 +15,8 @@ def handle(broker: "Broker", connection: "Connection", request: HeartbeatRequest
     """The group's verdict."""
     if not request.group_id:
         return HeartbeatResponse(0, errors.INVALID_GROUP_ID)
+    if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
+        return HeartbeatResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
     group = broker.groups.classic(request.group_id)
     if group is None:
         return HeartbeatResponse(0, broker.groups.no_classic(request.group_id))

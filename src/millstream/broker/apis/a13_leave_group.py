@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.leave_group import (
     LeaveGroupRequest,
@@ -19,6 +20,8 @@ def handle(broker: "Broker", connection: "Connection", request: LeaveGroupReques
     """Remove the members; a rebalance of the others follows."""
     if not request.group_id:
         return LeaveGroupResponse(0, errors.INVALID_GROUP_ID)
+    if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
+        return LeaveGroupResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
     members = request.members if version >= 3 else [MemberIdentity(request.member_id)]
     group = broker.groups.classic(request.group_id)
     results = []

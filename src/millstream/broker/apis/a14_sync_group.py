@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.classic import Synced
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -18,6 +19,8 @@ def handle(
     """Give the event to the group; its answer comes now or when the leader has synced."""
     if not request.group_id:
         return SyncGroupResponse(0, errors.INVALID_GROUP_ID)
+    if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
+        return SyncGroupResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
     if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(0, errors.INCONSISTENT_GROUP_PROTOCOL)
     group = broker.groups.classic(request.group_id)

@@ -6,6 +6,7 @@ From version 6 an unknown group answers GROUP_ID_NOT_FOUND (KIP-1043).
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.classic import State
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -17,18 +18,31 @@ from millstream.protocol.messages.describe_groups import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
 NOT_ASKED = -0x80000000
-# AclOperation bits: read, delete, describe.
-GROUP_OPERATIONS = 0b1_0100_1000
 
 
 def handle(
     broker: "Broker", connection: "Connection", request: DescribeGroupsRequest, version: int
 ) -> DescribeGroupsResponse:
     """One description per group asked for."""
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    return DescribeGroupsResponse(0, [_describe(broker, group_id, version, operations) for group_id in request.groups])
+    return DescribeGroupsResponse(
+        0,
+        [
+            _describe(broker, group_id, version, group_operations(connection, group_id, request))
+            if connection.may(Operation.DESCRIBE, Resource.GROUP, group_id)
+            else DescribedGroup(errors.GROUP_AUTHORIZATION_FAILED, None, group_id, "", "", "", [], NOT_ASKED)
+            for group_id in request.groups
+        ],
+    )
+
+
+def group_operations(
+    connection: "Connection", group_id: str, request: "DescribeGroupsRequest | ConsumerGroupDescribeRequest"
+) -> int:
+    """What the client may do with a group, if it asked."""
+    return connection.operations(Resource.GROUP, group_id) if request.include_authorized_operations else NOT_ASKED
 
 
 def _describe(broker: "Broker", group_id: str, version: int, operations: int) -> DescribedGroup:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
@@ -13,10 +14,13 @@ def handle(broker: "Broker", connection: "Connection", request: ListGroupsReques
     """The groups that the filters let through."""
     states = {s.lower() for s in request.states_filter}
     types = {t.lower() for t in request.types_filter}
+    all_of_them = connection.may(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)
     listed = [
         ListedGroup(group_id, protocol_type, state, kind)
         for group_id, protocol_type, state, kind in broker.groups.listing()
-        if (not states or state.lower() in states) and (not types or kind.lower() in types)
+        if (not states or state.lower() in states)
+        and (not types or kind.lower() in types)
+        and (all_of_them or connection.may(Operation.DESCRIBE, Resource.GROUP, group_id))
     ]
     if version < 5:
         for group in listed:

@@ -7,6 +7,7 @@ nothing. A name that differs from another only in . and _ is allowed, as it is i
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a32_describe_configs import source_of
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
 from millstream.log import LogError
 from millstream.log.config import SETTINGS, TopicConfig
@@ -29,14 +30,18 @@ def handle(
 ) -> CreateTopicsResponse:
     """One result per topic; a topic named twice is refused."""
     names = [topic.name for topic in request.topics]
+    may_create = connection.may(Operation.CREATE, Resource.CLUSTER, CLUSTER)
     results = []
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             results.append(_failed(name, errors.INVALID_REQUEST, "Duplicate topic name."))
             continue
         wanted = next(topic for topic in request.topics if topic.name == name)
+        if not may_create and not connection.may(Operation.CREATE, Resource.TOPIC, name):
+            results.append(_failed(name, errors.TOPIC_AUTHORIZATION_FAILED, "Authorization failed."))
+            continue
         try:
-            results.append(_create(broker, wanted, request.validate_only))
+            results.append(_create(connection, wanted, request.validate_only))
         except (TopicError, LogError) as e:
             results.append(_failed(name, e.code, str(e)))
     return CreateTopicsResponse(0, results)
@@ -46,12 +51,19 @@ def _failed(name: str, code: int, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name, error_code=code, error_message=message, configs=None)
 
 
-def _create(broker: "Broker", wanted: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+def _create(connection: "Connection", wanted: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+    broker = connection.broker
     check_name(wanted.name)
     if wanted.name in broker.log.topics:
         raise TopicError(errors.TOPIC_ALREADY_EXISTS, f"Topic '{wanted.name}' already exists.")
     if wanted.name in INTERNAL:
         raise TopicError(errors.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker makes it itself")
+    overrides = {}
+    for config in wanted.configs:
+        if config.value is None:
+            raise TopicError(errors.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
+        overrides[config.name] = config.value
+    effective = TopicConfig(overrides, broker.log_defaults)  # Kafka checks the settings before the partitions
     count = wanted.num_partitions
     if wanted.assignments:
         if wanted.num_partitions != -1 or wanted.replication_factor != -1:
@@ -69,30 +81,31 @@ def _create(broker: "Broker", wanted: CreatableTopic, validate_only: bool) -> Cr
                 errors.INVALID_REPLICA_ASSIGNMENT,
                 f"The only broker is {broker.node_id}: each partition can only be there.",
             )
-    elif wanted.replication_factor not in (-1, 1):
-        code = errors.INVALID_REPLICATION_FACTOR
+    elif wanted.replication_factor < -1 or wanted.replication_factor == 0:
         raise TopicError(
-            code, f"Unable to replicate the partition {wanted.replication_factor} time(s): there is one broker."
+            errors.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 for the default."
         )
     elif count != -1 and count < 1:
         raise TopicError(
             errors.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default."
         )
-    overrides = {}
-    for config in wanted.configs:
-        if config.value is None:
-            raise TopicError(errors.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
-        overrides[config.name] = config.value
+    elif wanted.replication_factor not in (-1, 1):
+        code = errors.INVALID_REPLICATION_FACTOR
+        raise TopicError(
+            code, f"Unable to replicate the partition {wanted.replication_factor} time(s): there is one broker."
+        )
     if count == -1:
         count = broker.settings.integer("num.partitions")
     if validate_only:
         check_count(count, broker.partition_count())
-        effective = TopicConfig(overrides, broker.log_defaults)
         topic_id = bytes(16)
     else:
         topic = broker.create_topic(wanted.name, count, overrides)
         effective = topic.config
         topic_id = topic.id.bytes
+    if not connection.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, wanted.name):
+        denied = errors.TOPIC_AUTHORIZATION_FAILED
+        return CreatableTopicResult(wanted.name, topic_id, 0, None, denied, -1, -1, [])
     configs = [
         CreatableTopicConfigs(name, effective.get(name), False, source_of(broker, effective, name), False)
         for name in SETTINGS

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.delete_topics import (
@@ -21,16 +22,22 @@ def handle(
 ) -> DeleteTopicsResponse:
     """One result per topic."""
     wanted = request.topics if version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
-    return DeleteTopicsResponse(0, [_delete(broker, each) for each in wanted])
+    return DeleteTopicsResponse(0, [_delete(connection, each) for each in wanted])
 
 
-def _delete(broker: "Broker", wanted: DeleteTopicState) -> DeletableTopicResult:
+def _delete(connection: "Connection", wanted: DeleteTopicState) -> DeletableTopicResult:
+    broker = connection.broker
     if wanted.name is not None:
         topic = broker.log.topics.get(wanted.name)
         missing = errors.UNKNOWN_TOPIC_OR_PARTITION
     else:
         topic = broker.topic_by_id(wanted.topic_id)
         missing = errors.UNKNOWN_TOPIC_ID
+    name = topic.name if topic is not None else wanted.name
+    if name is not None and not connection.may(Operation.DELETE, Resource.TOPIC, name):
+        # A client that asks by id learns the name only if it may describe the topic.
+        shown = name if wanted.name or connection.may(Operation.DESCRIBE, Resource.TOPIC, name) else None
+        return DeletableTopicResult(shown, wanted.topic_id, errors.TOPIC_AUTHORIZATION_FAILED, None)
     if topic is None:
         return DeletableTopicResult(wanted.name, wanted.topic_id, missing, "This server does not host this topic.")
     if not broker.settings.boolean("delete.topic.enable"):

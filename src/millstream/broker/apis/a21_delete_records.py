@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.delete_records import (
@@ -25,7 +26,12 @@ def handle(
     topics = []
     for wanted in request.topics:
         topic = broker.log.topics.get(wanted.name)
-        topics.append(DeleteRecordsTopicResult(wanted.name, [_delete(topic, part) for part in wanted.partitions]))
+        if connection.may(Operation.DELETE, Resource.TOPIC, wanted.name):
+            parts = [_delete(topic, part) for part in wanted.partitions]
+        else:
+            code = errors.TOPIC_AUTHORIZATION_FAILED
+            parts = [DeleteRecordsPartitionResult(part.partition_index, -1, code) for part in wanted.partitions]
+        topics.append(DeleteRecordsTopicResult(wanted.name, parts))
     return DeleteRecordsResponse(0, topics)
 
 
@@ -38,8 +44,8 @@ def _delete(topic: "Topic | None", wanted: DeleteRecordsPartition) -> DeleteReco
     if not topic.config.delete:  # as in Kafka: a topic that is only compacted keeps its records
         return DeleteRecordsPartitionResult(index, -1, errors.POLICY_VIOLATION)
     partition = topic.partitions[index]
-    offset = partition.end_offset if wanted.offset == -1 else wanted.offset
-    if not 0 <= offset <= partition.end_offset:
+    offset = partition.high_watermark if wanted.offset == -1 else wanted.offset
+    if not 0 <= offset <= partition.high_watermark:
         return DeleteRecordsPartitionResult(index, -1, errors.OFFSET_OUT_OF_RANGE)
     try:
         return DeleteRecordsPartitionResult(index, partition.delete_before(offset))

@@ -8,6 +8,8 @@ Gaps: version 6 (two-phase commit, KIP-939).
 import asyncio
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
+from millstream.protocol import errors
 from millstream.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
@@ -20,5 +22,12 @@ def handle(
 ) -> "InitProducerIdResponse | asyncio.Future[InitProducerIdResponse]":
     """An id and an epoch."""
     if request.transactional_id is not None:
+        if not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+            return InitProducerIdResponse(0, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
         return broker.transactions.init(request, version)
+    if not (
+        connection.may(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER)
+        or connection.may_somewhere(Operation.WRITE, Resource.TOPIC)
+    ):
+        return InitProducerIdResponse(0, errors.CLUSTER_AUTHORIZATION_FAILED, -1, -1)
     return InitProducerIdResponse(0, 0, broker.log.next_producer_id(), 0)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -24,7 +25,11 @@ def handle(
     topics = []
     for wanted in request.topics:
         topic = broker.log.topics.get(wanted.topic)
-        topics.append(OffsetForLeaderTopicResult(wanted.topic, [_end(topic, part) for part in wanted.partitions]))
+        if connection.may(Operation.DESCRIBE, Resource.TOPIC, wanted.topic):
+            ends = [_end(topic, part) for part in wanted.partitions]
+        else:
+            ends = [EpochEndOffset(errors.TOPIC_AUTHORIZATION_FAILED, part.partition) for part in wanted.partitions]
+        topics.append(OffsetForLeaderTopicResult(wanted.topic, ends))
     return OffsetForLeaderEpochResponse(0, topics)
 
 

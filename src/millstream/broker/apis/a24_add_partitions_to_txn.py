@@ -6,6 +6,7 @@ themselves). If one partition is unknown nothing is added: the others answer OPE
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.broker.topics import INTERNAL
 from millstream.protocol import errors
 from millstream.protocol.messages.add_partitions_to_txn import (
@@ -27,6 +28,8 @@ def handle(
 ) -> AddPartitionsToTxnResponse:
     """One result per partition."""
     if version >= 4:
+        if not connection.may(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER):
+            return AddPartitionsToTxnResponse(0, errors.CLUSTER_AUTHORIZATION_FAILED)
         results = [AddPartitionsToTxnResult(t.transactional_id, _add(broker, t, version)) for t in request.transactions]
         return AddPartitionsToTxnResponse(0, 0, results)
     only = AddPartitionsToTxnTransaction(
@@ -36,11 +39,18 @@ def handle(
         False,
         request.v3_and_below_topics,
     )
-    return AddPartitionsToTxnResponse(0, results_by_topic_v3_and_below=_add(broker, only, version))
+    return AddPartitionsToTxnResponse(0, results_by_topic_v3_and_below=_add(broker, only, version, connection))
 
 
-def _add(broker: "Broker", wanted: AddPartitionsToTxnTransaction, version: int) -> list[AddPartitionsToTxnTopicResult]:
+def _add(
+    broker: "Broker", wanted: AddPartitionsToTxnTransaction, version: int, client: "Connection | None" = None
+) -> list[AddPartitionsToTxnTopicResult]:
+    """``client``: whose rights to check; brokers, who ask with version 4, have checked them."""
+    forbidden = client is not None and not client.may(
+        Operation.WRITE, Resource.TRANSACTIONAL_ID, wanted.transactional_id
+    )
     unknown = set()
+    denied = {t.name for t in wanted.topics if client and not client.may(Operation.WRITE, Resource.TOPIC, t.name)}
     places = set()
     for topic in wanted.topics:
         known = broker.log.topics.get(topic.name)
@@ -48,7 +58,11 @@ def _add(broker: "Broker", wanted: AddPartitionsToTxnTransaction, version: int) 
             places.add((topic.name, index))
             if known is None or not 0 <= index < len(known.partitions) or topic.name in INTERNAL:
                 unknown.add((topic.name, index))
-    if unknown:
+    if forbidden:
+        error = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        unknown.clear()
+        denied.clear()
+    elif unknown or denied:
         error = errors.OPERATION_NOT_ATTEMPTED
     elif wanted.verify_only:
         error = broker.transactions.verify(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch, places)
@@ -60,7 +74,12 @@ def _add(broker: "Broker", wanted: AddPartitionsToTxnTransaction, version: int) 
             topic.name,
             [
                 AddPartitionsToTxnPartitionResult(
-                    index, errors.UNKNOWN_TOPIC_OR_PARTITION if (topic.name, index) in unknown else error
+                    index,
+                    errors.TOPIC_AUTHORIZATION_FAILED
+                    if topic.name in denied
+                    else errors.UNKNOWN_TOPIC_OR_PARTITION
+                    if (topic.name, index) in unknown
+                    else error,
                 )
                 for index in topic.partitions
             ],

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
@@ -14,6 +15,10 @@ def handle(
     broker: "Broker", connection: "Connection", request: AddOffsetsToTxnRequest, version: int
 ) -> AddOffsetsToTxnResponse:
     """Add the group's partition of the offsets topic."""
+    if not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+        return AddOffsetsToTxnResponse(0, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
+        return AddOffsetsToTxnResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
     if not request.group_id:
         return AddOffsetsToTxnResponse(0, errors.INVALID_GROUP_ID)
     error = broker.transactions.add(

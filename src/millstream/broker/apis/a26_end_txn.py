@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
+from millstream.protocol import errors
 from millstream.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 if TYPE_CHECKING:
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
 
 def handle(broker: "Broker", connection: "Connection", request: EndTxnRequest, version: int) -> EndTxnResponse:
     """Decide the end and write the markers."""
+    if not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+        return EndTxnResponse(0, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     error, producer_id, epoch = broker.transactions.end(
         request.transactional_id, request.producer_id, request.producer_epoch, request.committed, version
     )

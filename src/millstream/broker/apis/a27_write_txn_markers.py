@@ -6,6 +6,7 @@ Kafka's coordinators send it to other brokers; here it only comes from an admini
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.broker.topics import OFFSETS_TOPIC
 from millstream.log import LogError
 from millstream.protocol import errors
@@ -28,13 +29,19 @@ def handle(
     broker: "Broker", connection: "Connection", request: WriteTxnMarkersRequest, version: int
 ) -> WriteTxnMarkersResponse:
     """One result per partition."""
+    allowed = connection.may(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER) or connection.may(
+        Operation.ALTER, Resource.CLUSTER, CLUSTER
+    )
     results = []
     for marker in request.markers:
         topics = [
             WritableTxnMarkerTopicResult(
                 topic.name,
                 [
-                    WritableTxnMarkerPartitionResult(index, _write(broker, marker, topic.name, index))
+                    WritableTxnMarkerPartitionResult(
+                        index,
+                        _write(broker, marker, topic.name, index) if allowed else errors.CLUSTER_AUTHORIZATION_FAILED,
+                    )
                     for index in topic.partition_indexes
                 ],
             )

@@ -7,6 +7,7 @@ version 6 names topics by id.
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.offsets import Committed, Where
+from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.transactions.coordinator import OFFSET_COMMIT_ADDS
 from millstream.protocol import errors
 from millstream.protocol.messages.txn_offset_commit import (
@@ -25,19 +26,30 @@ def handle(
     broker: "Broker", connection: "Connection", request: TxnOffsetCommitRequest, version: int
 ) -> TxnOffsetCommitResponse:
     """Check member and producer, store inside the transaction, answer per partition."""
-    error = _check(broker, request, version)
+    forbidden = 0
+    if not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+        forbidden = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif not connection.may(Operation.READ, Resource.GROUP, request.group_id):
+        forbidden = errors.GROUP_AUTHORIZATION_FAILED
+    error = forbidden or _check(broker, request, version)
     now = broker.now_ms()
     longest = broker.settings.integer("offset.metadata.max.bytes")
     commits: list[tuple[Where, Committed]] = []
     topics = []
     for wanted in request.topics:
         topic = broker.topic_by_id(wanted.topic_id) if version >= 6 else broker.log.topics.get(wanted.name)
+        name = topic.name if topic is not None else wanted.name
+        denied = bool(name) and not connection.may(Operation.READ, Resource.TOPIC, name)
         parts = []
         for part in wanted.partitions:
             code = error
-            if topic is None or not 0 <= part.partition_index < len(topic.partitions):
+            if forbidden:
+                pass
+            elif denied:
+                code = errors.TOPIC_AUTHORIZATION_FAILED
+            elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
                 code = errors.UNKNOWN_TOPIC_ID if version >= 6 else errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(part.committed_metadata or "") > longest:
+            elif not error and len(part.committed_metadata or "") > longest:
                 code = errors.OFFSET_METADATA_TOO_LARGE
             elif not error:
                 what = Committed(part.committed_offset, part.committed_leader_epoch, part.committed_metadata or "", now)

@@ -1,12 +1,14 @@
 """DescribeConfigs (key 32), versions 1-4: settings of topics and of the broker, with their source and type.
 
-Topics: every setting that Kafka has for topics; those without effect on one machine are listed too, so that tools work.
+Topics: every setting that Kafka has for topics; those without effect on one machine are listed too, so that tools work;
+of a topic whose ``millstream.overload`` is not ``buffer`` the counters of loss and waiting, read-only.
 Broker: the settings in effect, all read-only (they are given at start). Gaps: no broker loggers, no documentation
 texts; client metrics and groups have no settings of their own.
 """
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.broker.settings import KNOWN
 from millstream.log.config import ENGINE, SETTINGS, TopicConfig
 from millstream.protocol import errors
@@ -22,10 +24,17 @@ from millstream.protocol.messages.describe_configs import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.log import Topic
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+# The error without the right to see (or change) the settings of a resource, and the kind of resource that has the right.
+RIGHTS = {
+    TOPIC: (errors.TOPIC_AUTHORIZATION_FAILED, Resource.TOPIC),
+    GROUP: (errors.GROUP_AUTHORIZATION_FAILED, Resource.GROUP),
+    BROKER: (errors.CLUSTER_AUTHORIZATION_FAILED, Resource.CLUSTER),
+}
 TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5
-TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7}
+TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
 def source_of(broker: "Broker", config: TopicConfig, name: str) -> int:
@@ -42,6 +51,10 @@ def handle(
     results = []
     for resource in request.resources:
         try:
+            right, kind = RIGHTS.get(resource.resource_type, RIGHTS[BROKER])
+            name = CLUSTER if kind == Resource.CLUSTER else resource.resource_name
+            if not connection.may(Operation.DESCRIBE_CONFIGS, kind, name):
+                raise LookupError(right, "Authorization failed.")
             configs = _configs(broker, resource, request.include_synonyms)
         except LookupError as e:
             code, text = e.args
@@ -61,7 +74,8 @@ def _configs(
         topic = broker.log.topics.get(resource.resource_name)
         if topic is None:
             raise LookupError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name} does not exist")
-        return [_topic_setting(broker, topic.config, name, synonyms) for name in SETTINGS]
+        found = [_topic_setting(broker, topic.config, name, synonyms) for name in SETTINGS]
+        return found + (_counters(topic) if topic.config.overload != "buffer" else [])
     if resource.resource_type == BROKER:
         if resource.resource_name not in ("", str(broker.node_id)):
             text = f"Unexpected broker id, expected {broker.node_id}, but received {resource.resource_name}"
@@ -87,17 +101,43 @@ def _topic_setting(broker: "Broker", config: TopicConfig, name: str, synonyms: b
     )
 
 
+def _counters(topic: "Topic") -> list[DescribeConfigsResourceResult]:
+    """What a topic's overload policy has cost, as read-only settings: every client and tool can show those."""
+    return [
+        DescribeConfigsResourceResult(
+            "millstream.overload." + name.replace("_", "."),
+            str(value),
+            True,
+            DEFAULT_CONFIG,
+            False,
+            [],
+            TYPES["long"],
+            None,
+        )
+        for name, value in topic.overload.values().items()
+    ]
+
+
 def _broker_settings(broker: "Broker") -> list[DescribeConfigsResourceResult]:
     rows = [(name, broker.settings.values[name], known.kind) for name, known in KNOWN.items()]
     for name, setting in [(s.synonym or "", s) for s in SETTINGS.values() if s.synonym] + list(ENGINE.items()):
         rows.append((name, broker.settings.log_defaults.get(name, setting.default), setting.kind))
     given = {**broker.settings.given, "listeners": "", "advertised.listeners": "", "log.dirs": ""}
-    address = f"PLAINTEXT://{broker.host}:{broker.port}"
-    rows += [("listeners", address, "list"), ("advertised.listeners", address, "list")]
+    rows = [row for row in rows if row[0] != "advertised.listeners"]
+    bound = ",".join(f"{each.protocol}://{each.address}" for each in broker.listeners)
+    told = ",".join(f"{each.protocol}://{each.host}:{each.port}" for each in broker.listeners)
+    rows += [("listeners", bound, "list"), ("advertised.listeners", told, "list")]
     rows.append(("log.dirs", str(broker.log.folder.absolute()), "list"))
     return [
         DescribeConfigsResourceResult(
-            name, value, True, STATIC_BROKER_CONFIG if name in given else DEFAULT_CONFIG, False, [], TYPES[kind], None
+            name,
+            None if kind == "password" else value,
+            True,
+            STATIC_BROKER_CONFIG if name in given else DEFAULT_CONFIG,
+            kind == "password",
+            [],
+            TYPES[kind],
+            None,
         )
         for name, value, kind in sorted(rows)
     ]

@@ -5,6 +5,8 @@ Gaps: the broker's settings are given at start and cannot be changed while it ru
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.apis.a32_describe_configs import BROKER, RIGHTS
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.log import LogError
 from millstream.log.config import TopicConfig
 from millstream.protocol import errors
@@ -28,7 +30,11 @@ def handle(
     """One result per resource."""
     responses = []
     for resource in request.resources:
-        code, text = _alter(broker, resource, request.validate_only)
+        denied, kind = RIGHTS.get(resource.resource_type, RIGHTS[BROKER])
+        name = CLUSTER if kind == Resource.CLUSTER else resource.resource_name
+        code, text = denied, "Authorization failed."
+        if connection.may(Operation.ALTER_CONFIGS, kind, name):
+            code, text = _alter(broker, resource, request.validate_only)  # type: ignore[assignment]
         responses.append(AlterConfigsResourceResponse(code, text, resource.resource_type, resource.resource_name))
     return AlterConfigsResponse(0, responses)
 

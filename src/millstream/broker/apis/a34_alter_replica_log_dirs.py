@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -20,13 +21,16 @@ def handle(
 ) -> AlterReplicaLogDirsResponse:
     """LOG_DIR_NOT_FOUND for any other folder."""
     ours = str(broker.log.folder.absolute())
+    allowed = connection.may(Operation.ALTER, Resource.CLUSTER, CLUSTER)
     results = []
     for folder in request.dirs:
         for wanted in folder.topics:
             topic = broker.log.topics.get(wanted.name)
             parts = []
             for index in wanted.partitions:
-                if folder.path != ours:
+                if not allowed:
+                    code = errors.CLUSTER_AUTHORIZATION_FAILED
+                elif folder.path != ours:
                     code = errors.LOG_DIR_NOT_FOUND
                 elif topic is None or not 0 <= index < len(topic.partitions):
                     code = errors.UNKNOWN_TOPIC_OR_PARTITION

@@ -3,6 +3,8 @@
 import shutil
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
+from millstream.protocol import errors
 from millstream.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -20,6 +22,8 @@ def handle(
     broker: "Broker", connection: "Connection", request: DescribeLogDirsRequest, version: int
 ) -> DescribeLogDirsResponse:
     """Sizes of the partitions asked for, or of all."""
+    if not connection.may(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER):
+        return DescribeLogDirsResponse(0, errors.CLUSTER_AUTHORIZATION_FAILED if version >= 3 else 0, [])
     wanted: dict[str, list[int]] | None = None
     if request.topics is not None:
         wanted = {t.topic: t.partitions for t in request.topics}

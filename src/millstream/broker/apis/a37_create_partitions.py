@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.topics import TopicError, check_count
 from millstream.log import LogError
 from millstream.protocol import errors
@@ -26,6 +27,11 @@ def handle(
     for wanted in request.topics:
         if names.count(wanted.name) > 1:
             results.append(CreatePartitionsTopicResult(wanted.name, errors.INVALID_REQUEST, "Duplicate topic name."))
+            continue
+        if not connection.may(Operation.ALTER, Resource.TOPIC, wanted.name):
+            results.append(
+                CreatePartitionsTopicResult(wanted.name, errors.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+            )
             continue
         try:
             _grow(broker, wanted, request.validate_only)

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
+from millstream.protocol import errors
 from millstream.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 if TYPE_CHECKING:
@@ -14,5 +16,14 @@ def handle(
 ) -> DeleteGroupsResponse:
     """One result per group."""
     return DeleteGroupsResponse(
-        0, [DeletableGroupResult(group_id, broker.groups.delete(group_id)) for group_id in request.groups_names]
+        0,
+        [
+            DeletableGroupResult(
+                group_id,
+                broker.groups.delete(group_id)
+                if connection.may(Operation.DELETE, Resource.GROUP, group_id)
+                else errors.GROUP_AUTHORIZATION_FAILED,
+            )
+            for group_id in request.groups_names
+        ],
     )

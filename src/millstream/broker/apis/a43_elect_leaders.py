@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -19,6 +20,8 @@ def handle(
     broker: "Broker", connection: "Connection", request: ElectLeadersRequest, version: int
 ) -> ElectLeadersResponse:
     """ELECTION_NOT_NEEDED for each partition asked for; nothing when all were."""
+    if not connection.may(Operation.ALTER, Resource.CLUSTER, CLUSTER):
+        return ElectLeadersResponse(0, errors.CLUSTER_AUTHORIZATION_FAILED, [])
     results = []
     for wanted in request.topic_partitions or ():
         topic = broker.log.topics.get(wanted.topic)

@@ -5,6 +5,8 @@ Gaps: the broker's settings are given at start and cannot be changed while it ru
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.apis.a32_describe_configs import BROKER, RIGHTS
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.log import LogError
 from millstream.log.config import SETTINGS, TopicConfig
 from millstream.protocol import errors
@@ -29,7 +31,11 @@ def handle(
     """One result per resource."""
     responses = []
     for resource in request.resources:
-        code, text = _alter(broker, resource, request.validate_only)
+        denied, kind = RIGHTS.get(resource.resource_type, RIGHTS[BROKER])
+        name = CLUSTER if kind == Resource.CLUSTER else resource.resource_name
+        code, text = denied, "Authorization failed."
+        if connection.may(Operation.ALTER_CONFIGS, kind, name):
+            code, text = _alter(broker, resource, request.validate_only)  # type: ignore[assignment]
         responses.append(AlterConfigsResourceResponse(code, text, resource.resource_type, resource.resource_name))
     return IncrementalAlterConfigsResponse(0, responses)
 
@@ -38,13 +44,15 @@ def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool
     if resource.resource_type != TOPIC:
         return errors.INVALID_REQUEST, "Only a topic's settings can be changed while the broker runs."
     topic = broker.log.topics.get(resource.resource_name)
-    if topic is None:
-        return errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist."
+    # As in Kafka, whether the settings are right is looked at before whether the topic is there
+    # (ConfigurationControlManager.validateAlterConfig).
+    config_now = topic.config if topic is not None else TopicConfig({}, broker.log_defaults)
+    names = [config.name for config in resource.configs]
+    if len(set(names)) != len(names):
+        return errors.INVALID_REQUEST, "Error due to duplicate config keys"
     changes: dict[str, str | None] = {}
     for config in resource.configs:
         name, operation = config.name, config.config_operation
-        if name in changes:
-            return errors.INVALID_REQUEST, f"The setting {name} is there twice."
         if operation == DELETE:
             changes[name] = None
         elif operation not in (SET, APPEND, SUBTRACT):
@@ -57,13 +65,16 @@ def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool
             setting = SETTINGS.get(name)
             if setting is None or setting.kind != "list":
                 return errors.INVALID_CONFIG, f"Config value append is not allowed for config key: {name}"
-            present = [part.strip() for part in topic.config.get(name).split(",") if part.strip()]
+            value = config_now.get(name)
+            present = [part.strip() for part in value.split(",") if part.strip()]
             given = [part.strip() for part in config.value.split(",") if part.strip()]
             kept = present + [p for p in given if p not in present] if operation == APPEND else None
             changes[name] = ",".join([p for p in present if p not in given] if kept is None else kept)
     try:
-        after = {**topic.config.overrides, **changes}
+        after = {**config_now.overrides, **changes}
         TopicConfig({k: v for k, v in after.items() if v is not None}, broker.log_defaults)
+        if topic is None:
+            return errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist."
         if not validate_only:
             broker.log.configure(topic.name, changes)
     except LogError as e:

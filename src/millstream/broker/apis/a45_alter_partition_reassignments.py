@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -20,6 +21,9 @@ def handle(
     broker: "Broker", connection: "Connection", request: AlterPartitionReassignmentsRequest, version: int
 ) -> AlterPartitionReassignmentsResponse:
     """One result per partition."""
+    if not connection.may(Operation.ALTER, Resource.CLUSTER, CLUSTER):
+        denied = errors.CLUSTER_AUTHORIZATION_FAILED
+        return AlterPartitionReassignmentsResponse(0, request.allow_replication_factor_change, denied, None, [])
     responses = []
     for wanted in request.topics:
         topic = broker.log.topics.get(wanted.name)

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
+from millstream.protocol import errors
 from millstream.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -16,4 +18,6 @@ def handle(
     broker: "Broker", connection: "Connection", request: ListPartitionReassignmentsRequest, version: int
 ) -> ListPartitionReassignmentsResponse:
     """An empty list."""
+    if not connection.may(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER):
+        return ListPartitionReassignmentsResponse(0, errors.CLUSTER_AUTHORIZATION_FAILED, None, [])
     return ListPartitionReassignmentsResponse(0, 0, None, [])

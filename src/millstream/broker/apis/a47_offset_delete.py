@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -19,6 +20,8 @@ def handle(
     broker: "Broker", connection: "Connection", request: OffsetDeleteRequest, version: int
 ) -> OffsetDeleteResponse:
     """One result per partition."""
+    if not connection.may(Operation.DELETE, Resource.GROUP, request.group_id):
+        return OffsetDeleteResponse(errors.GROUP_AUTHORIZATION_FAILED)
     if not request.group_id:
         return OffsetDeleteResponse(errors.INVALID_GROUP_ID)
     if not broker.groups.exists(request.group_id):
@@ -33,7 +36,9 @@ def handle(
         parts = []
         for part in wanted.partitions:
             code = 0
-            if topic is None or not 0 <= part.partition_index < len(topic.partitions):
+            if not connection.may(Operation.READ, Resource.TOPIC, wanted.name):
+                code = errors.TOPIC_AUTHORIZATION_FAILED
+            elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
                 code = errors.UNKNOWN_TOPIC_OR_PARTITION
             elif wanted.name in subscribed:
                 code = errors.GROUP_SUBSCRIBED_TO_TOPIC

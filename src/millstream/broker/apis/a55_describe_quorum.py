@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -24,6 +25,8 @@ def handle(
     broker: "Broker", connection: "Connection", request: DescribeQuorumRequest, version: int
 ) -> DescribeQuorumResponse:
     """One voter, for the metadata topic only."""
+    if not connection.may(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER):
+        return DescribeQuorumResponse(errors.CLUSTER_AUTHORIZATION_FAILED, None, [])
     topics = []
     for wanted in request.topics:
         parts = []
@@ -35,5 +38,6 @@ def handle(
                 voter = ReplicaState(broker.node_id)
                 parts.append(DescribeQuorumResponsePartitionData(0, 0, None, broker.node_id, 0, 0, [voter], []))
         topics.append(DescribeQuorumResponseTopicData(wanted.topic_name, parts))
-    nodes = [Node(broker.node_id, [Listener("PLAINTEXT", broker.host, broker.port)])] if version >= 2 else []
+    at = connection.listener
+    nodes = [Node(broker.node_id, [Listener(at.protocol, at.host, at.port)])] if version >= 2 else []
     return DescribeQuorumResponse(0, None, topics, nodes)

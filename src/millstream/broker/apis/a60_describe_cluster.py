@@ -5,7 +5,8 @@ Asked for controllers (endpoint type 2) it answers MISMATCHED_ENDPOINT_TYPE, as 
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.apis.a03_metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from millstream.broker.apis.a03_metadata import NOT_ASKED
+from millstream.broker.security.acls import CLUSTER, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -28,6 +29,8 @@ def handle(
         return DescribeClusterResponse(
             0, errors.MISMATCHED_ENDPOINT_TYPE, "The request was sent to an endpoint of the wrong type."
         )
-    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-    brokers = [DescribeClusterBroker(broker.node_id, broker.host, broker.port)]
+    operations = NOT_ASKED
+    if request.include_cluster_authorized_operations:
+        operations = connection.operations(Resource.CLUSTER, CLUSTER)
+    brokers = [DescribeClusterBroker(broker.node_id, connection.listener.host, connection.listener.port)]
     return DescribeClusterResponse(0, 0, None, BROKERS, broker.log.cluster_id, broker.node_id, brokers, operations)

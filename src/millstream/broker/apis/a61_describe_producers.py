@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -24,7 +25,17 @@ def handle(
     topics = []
     for wanted in request.topics:
         topic = broker.log.topics.get(wanted.name)
-        topics.append(TopicResponse(wanted.name, [_describe(topic, index) for index in wanted.partition_indexes]))
+        topics.append(
+            TopicResponse(
+                wanted.name,
+                [
+                    _describe(topic, index)
+                    if connection.may(Operation.READ, Resource.TOPIC, wanted.name)
+                    else PartitionResponse(index, errors.TOPIC_AUTHORIZATION_FAILED, None)
+                    for index in wanted.partition_indexes
+                ],
+            )
+        )
     return DescribeProducersResponse(0, topics)
 
 

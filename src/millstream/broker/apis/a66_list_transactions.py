@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from millstream.broker.patterns import PatternError, compile_pattern
+from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.transactions.transaction import State
 from millstream.protocol import errors
 from millstream.protocol.messages.list_transactions import (
@@ -39,6 +40,8 @@ def handle(
         if request.duration_filter >= 0 and (found.started < 0 or now - found.started <= request.duration_filter):
             continue
         if pattern is not None and not pattern.fullmatch(found.id):
+            continue
+        if not connection.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, found.id):
             continue
         listed.append(TransactionState(found.id, found.producer_id, found.state.title))
     return ListTransactionsResponse(0, 0, sorted(states - titles), listed)

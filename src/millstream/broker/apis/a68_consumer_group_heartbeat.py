@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.groups.assignors import ASSIGNORS
 from millstream.broker.groups.consumer import JOIN_EPOCH, Heartbeat
 from millstream.broker.patterns import PatternError, compile_pattern
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.consumer_group_heartbeat import (
     Assignment,
@@ -29,6 +30,11 @@ def handle(
     broker: "Broker", connection: "Connection", request: ConsumerGroupHeartbeatRequest, version: int
 ) -> ConsumerGroupHeartbeatResponse:
     """Check the request's form, give it to the group."""
+    if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
+        return ConsumerGroupHeartbeatResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
+    for name in request.subscribed_topic_names or ():
+        if not connection.may(Operation.DESCRIBE, Resource.TOPIC, name):
+            return ConsumerGroupHeartbeatResponse(0, errors.TOPIC_AUTHORIZATION_FAILED)
     wrong = _wrong(request, version)
     if wrong is not None:
         return ConsumerGroupHeartbeatResponse(0, *wrong)

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.apis.a15_describe_groups import GROUP_OPERATIONS, NOT_ASKED
+from millstream.broker.apis.a15_describe_groups import group_operations
 from millstream.broker.groups.consumer import Partitions
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.consumer_group_describe import (
     Assignment,
@@ -25,8 +26,21 @@ def handle(
     broker: "Broker", connection: "Connection", request: ConsumerGroupDescribeRequest, version: int
 ) -> ConsumerGroupDescribeResponse:
     """One description per group."""
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    return ConsumerGroupDescribeResponse(0, [_describe(broker, g, version, operations) for g in request.group_ids])
+    described = []
+    for group_id in request.group_ids:
+        if not connection.may(Operation.DESCRIBE, Resource.GROUP, group_id):
+            described.append(DescribedGroup(errors.GROUP_AUTHORIZATION_FAILED, None, group_id))
+            continue
+        group = _describe(broker, group_id, version, group_operations(connection, group_id, request))
+        seen = {
+            t.topic_name for m in group.members for a in (m.assignment, m.target_assignment) for t in a.topic_partitions
+        }
+        seen |= {name for m in group.members for name in m.subscribed_topic_names}
+        if not all(connection.may(Operation.DESCRIBE, Resource.TOPIC, name) for name in seen):
+            text = "The group has described topic(s) that the client is not authorized to describe."
+            group = DescribedGroup(errors.TOPIC_AUTHORIZATION_FAILED, text, group_id)
+        described.append(group)
+    return ConsumerGroupDescribeResponse(0, described)
 
 
 def _describe(broker: "Broker", group_id: str, version: int, operations: int) -> DescribedGroup:

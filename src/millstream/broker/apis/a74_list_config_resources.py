@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.list_config_resources import (
     ConfigResource,
@@ -21,6 +22,8 @@ def handle(
     broker: "Broker", connection: "Connection", request: ListConfigResourcesRequest, version: int
 ) -> ListConfigResourcesResponse:
     """The resources of the types asked for (none: all; version 0: client metrics)."""
+    if not connection.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER):
+        return ListConfigResourcesResponse(0, errors.CLUSTER_AUTHORIZATION_FAILED, [])
     if version == 0:
         return ListConfigResourcesResponse(0, 0, [])
     types = set(request.resource_types) or KNOWN

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.apis.a03_metadata import TOPIC_OPERATIONS
+from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.topics import TopicError, check_name
 from millstream.protocol import errors
 from millstream.protocol.messages.describe_topic_partitions import (
@@ -27,7 +27,7 @@ def handle(
     """The next page."""
     cursor = request.cursor
     asked = sorted({t.name for t in request.topics})
-    names = asked or sorted(broker.log.topics)
+    names = asked or [n for n in sorted(broker.log.topics) if connection.may(Operation.DESCRIBE, Resource.TOPIC, n)]
     first = 0
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
@@ -37,6 +37,10 @@ def handle(
     node = [broker.node_id]
     for name in names:
         topic = broker.log.topics.get(name)
+        if not connection.may(Operation.DESCRIBE, Resource.TOPIC, name):
+            topics.append(DescribeTopicPartitionsResponseTopic(errors.TOPIC_AUTHORIZATION_FAILED, name))
+            first = 0
+            continue
         if topic is None:
             topics.append(DescribeTopicPartitionsResponseTopic(_missing(name), name))
             first = 0
@@ -50,7 +54,9 @@ def handle(
         ]
         left -= len(parts)
         topics.append(
-            DescribeTopicPartitionsResponseTopic(0, name, topic.id.bytes, topic.internal, parts, TOPIC_OPERATIONS)
+            DescribeTopicPartitionsResponseTopic(
+                0, name, topic.id.bytes, topic.internal, parts, connection.operations(Resource.TOPIC, name)
+            )
         )
         if last < len(topic.partitions):
             return DescribeTopicPartitionsResponse(0, topics, DescribeTopicPartitionsResponseCursor(name, last))

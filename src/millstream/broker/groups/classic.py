@@ -219,10 +219,8 @@ class ClassicGroup:
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> int:
         """Whether a member may commit offsets now (an empty group takes commits from outside: generation -1)."""
-        if generation < 0 and self.state is State.EMPTY and not member_id:
-            return errors.NONE
         if generation < 0 and self.state is State.EMPTY:
-            return errors.NONE if member_id == "" else errors.UNKNOWN_MEMBER_ID
+            return errors.NONE  # whatever member it names (ClassicGroup.validateOffsetCommit)
         error = self._check(member_id, instance_id, generation)
         if error:
             return error

@@ -39,6 +39,7 @@ class Member:
     state: int = STABLE
     assigned: Partitions = field(default_factory=dict)
     revoking: Partitions = field(default_factory=dict)
+    since: dict[tuple[bytes, int], int] = field(default_factory=dict)  # the epoch that each partition came with
     deadline: float = 0.0  # of its session
     revoke_deadline: float | None = None
     away: bool = False  # a static member that left for a while
@@ -163,14 +164,27 @@ class ConsumerGroup:
         times += [m.revoke_deadline for m in self.members.values() if m.revoke_deadline is not None]
         return min(times, default=None)
 
-    def check_commit(self, member_id: str, epoch: int) -> int:
-        """Whether a member may commit offsets now; the error code."""
+    def check_commit(self, member_id: str, epoch: int, older: bool = False) -> int:
+        """Whether a member may commit offsets now; the error code.
+
+        ``older``: an earlier epoch than the member's is for ``check_partition`` to judge.
+        """
         if epoch < 0 and not self.members:
             return errors.NONE
         member = self.members.get(member_id)
         if member is None:
             return errors.UNKNOWN_MEMBER_ID
+        if older and 0 <= epoch < member.epoch:
+            return errors.NONE
         return errors.NONE if epoch == member.epoch else errors.STALE_MEMBER_EPOCH
+
+    def check_partition(self, member_id: str, epoch: int, topic_id: bytes, index: int) -> int:
+        """Whether a member may commit with an earlier epoch (KIP-1251): only if it has had the partition since then."""
+        member = self.members.get(member_id)
+        if member is None or epoch >= member.epoch:
+            return errors.NONE
+        since = member.since.get((topic_id, index))
+        return errors.NONE if since is not None and since <= epoch else errors.STALE_MEMBER_EPOCH
 
     @property
     def state(self) -> str:
@@ -259,7 +273,7 @@ class ConsumerGroup:
             self._raise_epoch()
         else:  # it starts over: what it had may be given to anybody
             self._disown(member)
-            member.assigned, member.revoking = {}, {}
+            member.assigned, member.revoking, member.since = {}, {}, {}
             member.state, member.revoke_deadline, member.epoch = STABLE, None, 0
             member.away = False
         return member, nobody
@@ -273,6 +287,7 @@ class ConsumerGroup:
         self.target[beat.member_id] = self.target.pop(old.id, {})
         self._disown(old)
         old.id, old.away = beat.member_id, False
+        old.since = {}
         old.assigned, old.revoking, old.state, old.revoke_deadline, old.epoch = {}, {}, STABLE, None, 0
         self.members[old.id] = old
         self.static[old.instance_id or ""] = old.id
@@ -405,6 +420,9 @@ class ConsumerGroup:
         self._own(member)
 
     def _own(self, member: Member) -> None:
+        held = (member.assigned, member.revoking)
+        places = [(topic, index) for partitions in held for topic, indexes in partitions.items() for index in indexes]
+        member.since = {place: member.since.get(place, member.epoch) for place in places}
         for partitions in (member.assigned, member.revoking):
             for topic, indexes in partitions.items():
                 for index in indexes:

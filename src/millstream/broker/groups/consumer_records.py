@@ -133,6 +133,13 @@ def _read_current(record: Replayed, member: Member | None) -> None:
     member.away = value.member_epoch == STATIC_LEAVE_EPOCH
     member.assigned = {p.topic_id: set(p.partitions) for p in value.assigned_partitions}
     member.revoking = {p.topic_id: set(p.partitions) for p in value.partitions_pending_revocation}
+    member.since = {
+        (p.topic_id, index): epoch
+        for p in (*value.assigned_partitions, *value.partitions_pending_revocation)
+        for index, epoch in zip(
+            p.partitions, p.assignment_epochs or [value.member_epoch] * len(p.partitions), strict=True
+        )
+    }
 
 
 def _member_value(member: Member) -> ConsumerGroupMemberMetadataValue:
@@ -150,9 +157,16 @@ def _member_value(member: Member) -> ConsumerGroupMemberMetadataValue:
 
 def _current_value(member: Member) -> ConsumerGroupCurrentMemberAssignmentValue:
     return ConsumerGroupCurrentMemberAssignmentValue(
-        member.epoch, member.previous_epoch, member.state, _stored(member.assigned), _stored(member.revoking)
+        member.epoch,
+        member.previous_epoch,
+        member.state,
+        _stored(member, member.assigned),
+        _stored(member, member.revoking),
     )
 
 
-def _stored(partitions: Partitions) -> list[TopicPartitions]:
-    return [TopicPartitions(topic, sorted(indexes), None) for topic, indexes in partitions.items()]
+def _stored(member: Member, partitions: Partitions) -> list[TopicPartitions]:
+    return [
+        TopicPartitions(topic, sorted(indexes), [member.since.get((topic, i), member.epoch) for i in sorted(indexes)])
+        for topic, indexes in partitions.items()
+    ]

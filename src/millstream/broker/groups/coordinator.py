@@ -334,17 +334,22 @@ class GroupCoordinator:
             return errors.INVALID_GROUP_ID
         consumer = self.consumers.get(group_id)
         if consumer is not None:
-            return consumer.check_commit(member_id, generation)
+            return consumer.check_commit(member_id, generation, older=True)
         group = self.groups.get(group_id)
         if group is None:
             if generation < 0 and group_id not in self.offsets and len(self.offsets) >= limits.MAX_GROUPS:
                 return errors.GROUP_MAX_SIZE_REACHED
             if generation < 0:
                 return errors.NONE  # a simple consumer: the group need not exist
-            return errors.ILLEGAL_GENERATION
+            return errors.UNKNOWN_MEMBER_ID if group_id in self.offsets else errors.ILLEGAL_GENERATION
         error = group.check_commit(member_id, instance_id, generation, self._broker.loop.time())
         self.heard(group)
         return error
+
+    def check_partition(self, group_id: str, member_id: str, epoch: int, topic_id: bytes, index: int) -> int:
+        """Whether an OffsetCommit that check_commit let through is allowed for a partition; the error code."""
+        consumer = self.consumers.get(group_id)
+        return errors.NONE if consumer is None else consumer.check_partition(member_id, epoch, topic_id, index)
 
     def check_transactional_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int

@@ -171,20 +171,20 @@ class TransactionCoordinator:
         transactional_id = request.transactional_id
         timeout = request.transaction_timeout_ms
         if not transactional_id:
-            return InitProducerIdResponse(0, errors.INVALID_REQUEST)
+            return InitProducerIdResponse(0, errors.INVALID_REQUEST, -1, -1)
         if not 0 < timeout <= self._settings.integer("transaction.max.timeout.ms"):
-            return InitProducerIdResponse(0, errors.INVALID_TRANSACTION_TIMEOUT)
+            return InitProducerIdResponse(0, errors.INVALID_TRANSACTION_TIMEOUT, -1, -1)
         if (request.producer_id < 0) != (request.producer_epoch < 0):
-            return InitProducerIdResponse(0, errors.INVALID_REQUEST)
+            return InitProducerIdResponse(0, errors.INVALID_REQUEST, -1, -1)
         now = self._broker.now_ms()
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             if len(self.transactions) >= limits.MAX_TRANSACTIONAL_IDS:
                 logger.error("there are %d transactional ids: no more are taken", limits.MAX_TRANSACTIONAL_IDS)
-                return InitProducerIdResponse(0, errors.POLICY_VIOLATION)
+                return InitProducerIdResponse(0, errors.POLICY_VIOLATION, -1, -1)
             transaction = Transaction(transactional_id, self._broker.log.next_producer_id(), 0, timeout, updated=now)
             if not self._write(transaction):
-                return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE)
+                return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
             self.transactions[transactional_id] = transaction
             return InitProducerIdResponse(0, 0, transaction.producer_id, transaction.epoch)
         given, epoch = request.producer_id, request.producer_epoch
@@ -192,12 +192,12 @@ class TransactionCoordinator:
         for _ in range(2):  # the first may abort what is open
             error, effects = transaction.init(given, epoch, timeout, self._new_id(transaction), now)
             if effects and not self._run(transaction, effects):
-                return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE)
+                return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
             if error != errors.CONCURRENT_TRANSACTIONS or not effects:
                 break
             given = epoch = -1  # it was current before its own transaction was fenced
         if error:
-            return InitProducerIdResponse(0, self.epoch_error(error, version, 4))
+            return InitProducerIdResponse(0, self.epoch_error(error, version, 4), -1, -1)
         return InitProducerIdResponse(0, 0, transaction.producer_id, transaction.epoch)
 
     def _new_id(self, transaction: Transaction) -> int:

@@ -1,0 +1,23 @@
+"""SaslHandshake (key 17), versions 0-1: the client chooses a mechanism; see ``security/gate.py``.
+
+On a listener without SASL, or after authentication, ILLEGAL_SASL_STATE. Gap: re-authentication (KIP-368).
+"""
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol import errors
+from millstream.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.connection import Connection
+
+
+def handle(
+    broker: "Broker", connection: "Connection", request: SaslHandshakeRequest, version: int
+) -> SaslHandshakeResponse:
+    """Whether the mechanism is enabled, and which are."""
+    if connection.gate is None:
+        return SaslHandshakeResponse(errors.ILLEGAL_SASL_STATE, [])
+    error = connection.gate.handshake(request.mechanism, version)
+    return SaslHandshakeResponse(error, broker.settings.names("sasl.enabled.mechanisms"))

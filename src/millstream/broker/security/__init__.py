@@ -1,0 +1,1 @@
+"""Who may do what: TLS, SASL, users, access control lists, quotas; see the modules."""

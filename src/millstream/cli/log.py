@@ -1,0 +1,61 @@
+"""`millstream log`: looking after the folder of a log, without a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli.common import Common, command
+from millstream.settings import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.log import Damage
+
+Words = Annotated[list[str], typer.Argument(metavar="verify FOLDER", help="look at every byte of the log in a folder")]
+
+
+@command(example="millstream log verify .millstream/log", shows=())
+def log(at: Common, words: Words) -> None:
+    """Say what is damaged in the files of a log, which may be in use. Ends with 1 when something is."""
+    match words:
+        case ["verify", folder]:
+            _verify(at, Path(folder))
+        case other:
+            raise MillstreamError(f"expected `verify FOLDER`, got {' '.join(other)!r}.")
+
+
+def _verify(at: Common, folder: Path) -> None:
+    from millstream.log import verify
+
+    if not (folder / "topics").is_dir():
+        raise MillstreamError(f"{folder} is no folder of a log: expected topics/ in it. The broker's --data is one.")
+    segments = size = 0
+
+    def progress(_: Path, more: int) -> None:
+        nonlocal segments, size
+        segments += 1
+        size += more
+
+    found = verify(folder, progress)
+    if at.json:
+        at.out.document({"segments": segments, "bytes": size, "damage": [_facts(each) for each in found]})
+    else:
+        for each in found:
+            at.out.text(str(each))
+        result = f"{len(found)} damaged places" if found else "all is whole"
+        at.out.text(f"{segments:,} segments, {size:,} bytes: {result}.")
+    if found:
+        raise typer.Exit(1)
+
+
+def _facts(damage: Damage) -> dict[str, object]:
+    return {
+        "topic": damage.topic,
+        "partition": damage.partition,
+        "offset": damage.offset,
+        "file": str(damage.file),
+        "position": damage.position,
+        "message": damage.message,
+    }

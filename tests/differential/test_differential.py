@@ -1,0 +1,164 @@
+"""The same random requests to our broker and to Apache Kafka 4.4: the same answers.
+
+``MILLSTREAM_DIFFERENTIAL_EXAMPLES`` sequences (20 if not set); with ``MILLSTREAM_DIFFERENTIAL_SURVEY=1`` every
+difference of the run is collected and printed instead of the first one being made small.
+"""
+
+import collections
+import os
+import time
+import uuid
+from contextlib import nullcontext
+
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from millstream.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequestTopicPartitions,
+)
+from millstream.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tests.apache_kafka import apache_kafka
+from tests.broker.serving import Process
+from tests.differential.differences import explained
+from tests.differential.steps import play, step
+from tests.differential.world import World
+
+pytestmark = pytest.mark.system
+EXAMPLES = int(os.environ.get("MILLSTREAM_DIFFERENTIAL_EXAMPLES", "20"))
+SURVEY = bool(os.environ.get("MILLSTREAM_DIFFERENTIAL_SURVEY"))
+STEPS = 25
+FIRST = ("create", {"topic": 0, "count": 2, "factor": 1, "settings": [], "only": False})
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("differential")
+    (folder / "kafka").mkdir()
+    with Process(folder / "ours") as ours:
+        address = os.environ.get("MILLSTREAM_TEST_KAFKA")
+        with nullcontext(address) if address else apache_kafka(folder / "kafka") as kafka:
+            found = ours.address, address or kafka.bootstrap
+            for each in found:
+                # Both partitions of each of Kafka's coordinator topics must be led.
+                for _ in range(4):
+                    world = World(each, uuid.uuid4().hex[:8])
+                    world.warm()
+                    world.close()
+            yield found
+
+
+def compare(brokers, steps, report=None):
+    """Play the steps on both brokers."""
+    run = uuid.uuid4().hex[:8]
+    worlds = [World(address, run) for address in brokers]
+    try:
+        for number, each in enumerate([FIRST, *steps]):
+            ours, kafkas = (play(world, each) for world in worlds)
+            if ours == kafkas:
+                continue
+            if explained(each, ours, kafkas):
+                if each[0] == "produce":
+                    return  # the logs differ from here on
+                continue
+            text = f"step {number}: {each}\nours:  {ours}\nKafka: {kafkas}"
+            if report is not None:
+                report(each, ours, kafkas, [FIRST, *steps][:number])
+                return
+            raise AssertionError(text)
+    finally:
+        for world in worlds:
+            world.close()
+
+
+def test_the_same_requests_have_the_same_answers(brokers):
+    found = collections.OrderedDict()
+
+    def report(each, ours, kafkas, before):
+        key = (each[0], each[1].get("batch", ""))
+        found.setdefault(key, []).append((each, ours, kafkas, before))
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate] if SURVEY else [Phase.explicit, Phase.generate, Phase.shrink],
+    )
+    @example([])
+    @given(st.lists(step(), min_size=8, max_size=STEPS))
+    def run(steps):
+        compare(brokers, steps, report if SURVEY else None)
+
+    run()
+    if found:
+        lines = []
+        for key, cases in found.items():
+            each, ours, kafkas, before = min(cases, key=lambda c: len(c[3]))
+            played = before if each[0] in ("join", "delete offsets") else [b[0] for b in before]
+            lines.append(f"{key} ({len(cases)})\n  {each}\n  ours:  {ours}\n  Kafka: {kafkas}\n  after: {played}")
+        pytest.fail("\n".join(lines))
+
+
+def consumer_group_commits(world):
+    """A consumer group of the new protocol that grows, and commits with right, earlier, later and no epochs."""
+    topic, group, codes = world.name("t", 0), world.name("g", 0), []
+    play(world, FIRST)
+    topic_id = world.topic_ids[topic]
+
+    def beat(member, epoch, owned):
+        mine = (
+            None if owned is None else [ConsumerGroupHeartbeatRequestTopicPartitions(topic_id, owned)] if owned else []
+        )
+        request = ConsumerGroupHeartbeatRequest(group, member, epoch, None, None, 60_000, [topic], None, None, mine)
+        if epoch > 0:
+            request.rebalance_timeout_ms, request.subscribed_topic_names = -1, None
+        answer = world.ask(request, 1)
+        assert not answer.error_code, answer
+        held = [sorted(t.partitions) for t in answer.assignment.topic_partitions] if answer.assignment else None
+        return answer.member_epoch, held[0] if held else held
+
+    def commit(member, epoch, index):
+        part = OffsetCommitRequestTopic(topic, partitions=[OffsetCommitRequestPartition(index, 5)])
+        codes.append(
+            world.ask(OffsetCommitRequest(group, epoch, member, topics=[part]), 9).topics[0].partitions[0].error_code
+        )
+
+    def until(member, epoch, owned, wanted):
+        deadline = time.monotonic() + 10
+        while (held := beat(member, epoch, owned))[1] != wanted:
+            assert time.monotonic() < deadline, f"{member} has {held}, not {wanted}"
+            epoch = held[0]
+            owned = held[1] if held[1] is not None else owned
+            time.sleep(0.05)
+        return held
+
+    one, two = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
+    first, _ = until(one, 0, [], [0, 1])
+    commit("", -1, 0)  # from outside, while it has a member
+    commit(one, first, 0)
+    beat(two, 0, [])
+    until(one, first, [0, 1], [0])
+    later, _ = beat(one, first, [0])  # it has let go of the other partition
+    codes.append(later > first)
+    for epoch in (first - 1, first, later, later + 1):
+        for index in (0, 1):
+            commit(one, epoch, index)
+    return codes
+
+
+def test_a_member_commits_with_an_earlier_epoch_what_it_has_had_since_then(brokers):
+    """KIP-1251."""
+    found = []
+    for address in brokers:
+        world = World(address, uuid.uuid4().hex[:8])
+        found.append(consumer_group_commits(world))
+        world.close()
+    assert found[0] == found[1]
+    assert found[0][5] == 0  # the earlier epoch, on the partition that it kept

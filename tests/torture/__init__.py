@@ -1,0 +1,11 @@
+"""Commands that treat the log badly for a number of rounds: python -m tests.torture.<name> --rounds N [--seed S].
+
+    power        the power is cut under load: everything that was not synced is gone, directory entries included
+    kill         SIGKILL under load
+    truncation   the last segment is cut at every byte
+    flips        random bits change on disk
+    full_disk    a file system of 8 MB runs full, and has room again (needs the right to mount)
+    eio          fsync fails
+
+Each prints a line per round and ends with 1 at the first broken promise, with the seed that shows it again.
+"""

@@ -1,0 +1,46 @@
+"""fsync fails: nothing more is acknowledged by the partition, and after a restart everything acknowledged is there."""
+
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+from tests.torture.forgetful import Disk
+from tests.torture.loads import Broker, Load, create, main, whole
+
+
+def rounds(folder: Path, count: int, chance: Random) -> None:
+    disk = Disk(folder / "disk")
+    data = folder / "0"
+    data.mkdir()
+    disk.keep(data)
+    broker = Broker(disk.environment)
+    broker.start(data)
+    create(broker.address, "t", millstream_durability="commit")
+    load = Load(broker.address, "t")
+    try:
+        for turn in range(1, count + 1):
+            load.wait(chance.randrange(50, 2000))
+            disk.fail(True)
+            time.sleep(0.3)  # what was under way is answered
+            before = len(load.acknowledged)
+            time.sleep(0.5)
+            assert len(load.acknowledged) == before, "something was acknowledged although no sync succeeded"
+            disk.fail(False)
+            time.sleep(0.5)
+            assert len(load.acknowledged) == before, "a sync was tried again after it had failed"
+            broker.end(signal.SIGKILL)
+            after = folder / str(turn)
+            disk.after_cut(disk.key(data), after)
+            data = after
+            disk.keep(data)
+            broker.start(data)
+            print(f"failure {turn}: {before} acknowledged, {load.check()} there", flush=True)
+    finally:
+        load.end()
+        broker.end()
+    whole(data)
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", rounds, 3)

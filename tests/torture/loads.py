@@ -1,0 +1,163 @@
+"""What the commands share: arguments, a broker of their own, a load that notes what was acknowledged and seen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream.log import verify
+
+
+def main(description: str, rounds: Callable[[Path, int, Random], None], default: int = 5) -> None:
+    """Parse the arguments and run."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=default)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    with TemporaryDirectory(prefix="torture-") as folder:
+        rounds(Path(folder), options.rounds, Random(options.seed))
+    print(f"{options.rounds} rounds: every promise kept", flush=True)
+
+
+class Broker:
+    """A broker over `folder`; keeps its port."""
+
+    def __init__(self, environment: dict[str, str] | None = None) -> None:
+        self.environment = environment
+        self.address = "127.0.0.1:0"
+        self.popen: subprocess.Popen[str] | None = None
+        self.started = 0.0
+
+    def start(self, folder: Path) -> None:
+        begun = time.monotonic()
+        command = [sys.executable, "-m", "millstream.broker", "--data", str(folder), "--listen", self.address]
+        with folder.with_suffix(".stderr").open("a") as log:
+            self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment)
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        assert line.startswith("ready "), folder.with_suffix(".stderr").read_text()[-2000:]
+        self.address = json.loads(line[6:])["kafka"]
+        self.started = time.monotonic() - begun
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        assert self.popen is not None and self.popen.stdout is not None
+        self.popen.send_signal(how)
+        self.popen.wait(30)
+        self.popen.stdout.close()
+
+
+def create(address: str, topic: str, **config: str) -> None:
+    """Make a topic."""
+    admin = AdminClient({"bootstrap.servers": address})
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    admin.create_topics([NewTopic(topic, 1, config=settings)])[topic].result(20)
+
+
+class Load:
+    """A producer that numbers its messages, and a consumer of what can be seen; both go on over restarts."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self.topic = topic
+        self.sent = 0
+        self.acknowledged: dict[int, int] = {}
+        self.seen: dict[int, int] = {}
+        self.failed: list[str] = []
+        self._stop = threading.Event()
+        self._address = address
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": 120_000,
+                "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0,
+            }
+        )  # fmt: skip
+        self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._consume)]
+        for thread in self._threads:
+            thread.start()
+
+    def _produce(self) -> None:
+        while not self._stop.is_set():
+            for _ in range(20):
+                number = self.sent
+                self.sent += 1
+
+                def told(error: object, message: object, number: int = number) -> None:
+                    if error is None:
+                        self.acknowledged[number] = message.offset()  # type: ignore[attr-defined]
+                    else:
+                        self.failed.append(str(error))
+
+                self._producer.produce(self.topic, b"%d " % number + bytes(number % 300), on_delivery=told)
+            self._producer.poll(0.005)
+
+    def _consume(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._address, "group.id": "seer", "fetch.wait.max.ms": 50, "log_level": 0,
+                "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100,
+            }
+        )  # fmt: skip
+        consumer.assign([TopicPartition(self.topic, 0, 0)])
+        while not self._stop.is_set():
+            for message in consumer.consume(500, 0.05):
+                if message.error() is None:
+                    number = int(message.value().split()[0])
+                    before = self.seen.setdefault(message.offset(), number)
+                    assert before == number, f"offset {message.offset()} was {before} and is {number}"
+        consumer.close()
+
+    def wait(self, more: int) -> None:
+        """Until so many more have been acknowledged."""
+        wanted, deadline = len(self.acknowledged) + more, time.monotonic() + 60
+        while len(self.acknowledged) < wanted:
+            assert time.monotonic() < deadline and not self.failed, f"the producer is stuck: {self.failed[:3]}"
+            time.sleep(0.005)
+
+    def end(self) -> None:
+        """Stop, and wait for what is under way."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._producer.flush(20)
+
+    def check(self) -> int:
+        """Everything acknowledged and everything seen is there, once and in order; how many records there are."""
+        acknowledged, seen = dict(self.acknowledged), dict(self.seen)  # more may come while this reads
+        consumer = Consumer({"bootstrap.servers": self._address, "group.id": "checker"})
+        consumer.assign([TopicPartition(self.topic, 0, 0)])
+        found: dict[int, int] = {}
+        _, end = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=20)
+        ended = end == 0
+        deadline = time.monotonic() + 60
+        while not ended:
+            assert time.monotonic() < deadline, "reading everything takes more than a minute"
+            for message in consumer.consume(500, 0.2):
+                if message.error() is None:
+                    found[message.offset()] = int(message.value().split()[0])
+                    ended = ended or message.offset() >= end - 1
+        consumer.close()
+        for number, offset in acknowledged.items():
+            assert found.get(offset) == number, f"acknowledged message {number} at {offset}: found {found.get(offset)}"
+        for offset, number in seen.items():
+            assert found.get(offset) == number, f"a consumer saw {number} at {offset}: found {found.get(offset)}"
+        numbers = [found[offset] for offset in sorted(found)]
+        assert numbers == sorted(set(numbers)), "messages are doubled or out of order"
+        return len(found)
+
+
+def whole(folder: Path) -> None:
+    """Nothing in the folder is damaged."""
+    damage = verify(folder)
+    assert damage == [], damage
