@@ -417,7 +417,7 @@ def test_says_that_the_source_went_away_and_goes_on(source: Source, tmp_path: Pa
             assert server.pid is not None
             os.kill(server.pid, signal.SIGKILL)
             assert capture.process.wait(30) == 1
-            assert "MillstreamError: " in capture.log()
+            assert "Unreachable: " in capture.log()
     with Server(tmp_path / "pg") as server:
         with connect(server.conninfo("ops"), autocommit=True) as sql:
             sql.execute("INSERT INTO t VALUES (1, 1)")
