@@ -15,7 +15,11 @@ SLOTS = 8  # for the real-time queries of tests, which hold their tasks as long 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark session for all tests, as an application has it. Whoever starts a query stops it."""
+    """One Spark session for all tests, as an application has it. Whoever starts a query stops it.
+
+    `ms.testing.run` takes the session that is there and starts a smaller one otherwise; tests of it ask for this one first,
+    since a process can have only one.
+    """
     from millstream.process.session import session
     from millstream.settings import Settings
 

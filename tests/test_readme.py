@@ -19,6 +19,7 @@ def test_the_application_shown_is_the_file_that_runs():
 
 
 @pytest.mark.system
+@pytest.mark.usefixtures("spark")
 def test_the_test_shown_passes():
     (block,) = (b for b in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def test_" in b)
     names: dict[str, object] = {}

@@ -38,6 +38,7 @@ def departure(
     )
 
 
+@pytest.mark.usefixtures("spark")
 class TestFunctionsOnRows:
     def test_delay_by_hour(self):
         rows = ms.testing.run(

@@ -8,7 +8,7 @@ from millstream.demo.flights import Arrival, Departure, delay_by_hour, enriched,
 from millstream.settings import MillstreamError
 from millstream.testing.rows import run
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
 
 def departure(number, delay):
