@@ -28,13 +28,19 @@ if TYPE_CHECKING:
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 # The error without the right to see (or change) the settings of a resource, and the kind of resource that has the right.
-RIGHTS = {
+_RIGHTS = {
     TOPIC: (errors.TOPIC_AUTHORIZATION_FAILED, Resource.TOPIC),
     GROUP: (errors.GROUP_AUTHORIZATION_FAILED, Resource.GROUP),
     BROKER: (errors.CLUSTER_AUTHORIZATION_FAILED, Resource.CLUSTER),
 }
 TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5
 TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
+
+
+def denied(connection: "Connection", operation: Operation, resource_type: int, name: str) -> int:
+    """The error of a client that lacks the right to see (or change) a resource's settings; 0 when it has it."""
+    code, kind = _RIGHTS.get(resource_type, _RIGHTS[BROKER])
+    return 0 if connection.may(operation, kind, CLUSTER if kind == Resource.CLUSTER else name) else code
 
 
 def source_of(broker: "Broker", config: TopicConfig, name: str) -> int:
@@ -51,9 +57,8 @@ def handle(
     results = []
     for resource in request.resources:
         try:
-            right, kind = RIGHTS.get(resource.resource_type, RIGHTS[BROKER])
-            name = CLUSTER if kind == Resource.CLUSTER else resource.resource_name
-            if not connection.may(Operation.DESCRIBE_CONFIGS, kind, name):
+            right = denied(connection, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
+            if right:
                 raise LookupError(right, "Authorization failed.")
             configs = _configs(broker, resource, request.include_synonyms)
         except LookupError as e:

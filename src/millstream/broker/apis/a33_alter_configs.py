@@ -5,8 +5,8 @@ Gaps: the broker's settings are given at start and cannot be changed while it ru
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.apis.a32_describe_configs import BROKER, RIGHTS
-from millstream.broker.security.acls import CLUSTER, Operation, Resource
+from millstream.broker.apis.a32_describe_configs import TOPIC, denied
+from millstream.broker.security.acls import Operation
 from millstream.log import LogError
 from millstream.log.config import TopicConfig
 from millstream.protocol import errors
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
 
-TOPIC = 2
-
 
 def handle(
     broker: "Broker", connection: "Connection", request: AlterConfigsRequest, version: int
@@ -30,11 +28,10 @@ def handle(
     """One result per resource."""
     responses = []
     for resource in request.resources:
-        denied, kind = RIGHTS.get(resource.resource_type, RIGHTS[BROKER])
-        name = CLUSTER if kind == Resource.CLUSTER else resource.resource_name
-        code, text = denied, "Authorization failed."
-        if connection.may(Operation.ALTER_CONFIGS, kind, name):
-            code, text = _alter(broker, resource, request.validate_only)  # type: ignore[assignment]
+        code = denied(connection, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
+        text: str | None = "Authorization failed."
+        if not code:
+            code, text = _alter(broker, resource, request.validate_only)
         responses.append(AlterConfigsResourceResponse(code, text, resource.resource_type, resource.resource_name))
     return AlterConfigsResponse(0, responses)
 
