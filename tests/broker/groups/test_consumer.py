@@ -126,9 +126,12 @@ def test_epochs_are_checked():
     h.beat("a")
     assert h.beat("a", epoch=7).error == errors.FENCED_MEMBER_EPOCH
     assert h.group.heartbeat(Heartbeat("x", 3), 0).error == errors.UNKNOWN_MEMBER_ID
-    assert h.group.check_commit("a", 1) == 0
-    assert h.group.check_commit("a", 0) == errors.STALE_MEMBER_EPOCH
-    assert h.group.check_commit("x", 1) == errors.UNKNOWN_MEMBER_ID
+    assert h.group.check_commit("a", 1, [(T, 0)]) == 0
+    assert h.group.check_commit("a", 0, [(T, 0)]) == errors.STALE_MEMBER_EPOCH
+    assert h.group.check_commit("x", 1, [(T, 0)]) == errors.UNKNOWN_MEMBER_ID
+    assert h.group.check_fetch(None, -1) == h.group.check_fetch("a", 1) == 0
+    assert h.group.check_fetch("a", -1) == h.group.check_fetch("a", 0) == errors.STALE_MEMBER_EPOCH
+    assert h.group.check_fetch("x", 1) == h.group.check_fetch(None, 1) == errors.UNKNOWN_MEMBER_ID
 
 
 def test_an_earlier_epoch_commits_what_the_member_has_had_since_then():
@@ -142,13 +145,13 @@ def test_an_earlier_epoch_commits_what_the_member_has_had_since_then():
     kept = set(h.owned("a"))
     assert h.group.members["a"].epoch > first
     assert kept < before
-    assert h.group.check_commit("a", first) == errors.STALE_MEMBER_EPOCH
-    assert h.group.check_commit("a", first, older=True) == 0
-    for topic, index in before:
-        code = 0 if (topic, index) in kept else errors.STALE_MEMBER_EPOCH
-        assert h.group.check_partition("a", first, topic, index) == code
-        assert h.group.check_partition("a", first - 1, topic, index) == errors.STALE_MEMBER_EPOCH
-    assert h.group.check_commit("a", 99, older=True) == errors.STALE_MEMBER_EPOCH
+    for place in before:
+        code = 0 if place in kept else errors.STALE_MEMBER_EPOCH
+        assert h.group.check_commit("a", first, [place]) == code
+        assert h.group.check_commit("a", first - 1, [place]) == errors.STALE_MEMBER_EPOCH
+    assert h.group.check_commit("a", first, sorted(kept)) == 0
+    assert h.group.check_commit("a", first, sorted(before)) == errors.STALE_MEMBER_EPOCH  # one is enough
+    assert h.group.check_commit("a", 99, sorted(kept)) == errors.STALE_MEMBER_EPOCH
 
 
 def test_a_lost_answer_is_given_again():

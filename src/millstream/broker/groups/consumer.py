@@ -164,27 +164,30 @@ class ConsumerGroup:
         times += [m.revoke_deadline for m in self.members.values() if m.revoke_deadline is not None]
         return min(times, default=None)
 
-    def check_commit(self, member_id: str, epoch: int, older: bool = False) -> int:
-        """Whether a member may commit offsets now; the error code.
+    def check_commit(self, member_id: str, epoch: int, places: list[tuple[bytes, int]]) -> int:
+        """Whether a member may commit offsets of these partitions (topic id and index) now; the error code.
 
-        ``older``: an earlier epoch than the member's is for ``check_partition`` to judge.
+        With an earlier epoch than it has now, only if it has had every one of them since then (KIP-1251;
+        ConsumerGroup.validateOffsetCommit).
         """
         if epoch < 0 and not self.members:
             return errors.NONE
         member = self.members.get(member_id)
         if member is None:
             return errors.UNKNOWN_MEMBER_ID
-        if older and 0 <= epoch < member.epoch:
+        if epoch == member.epoch:
             return errors.NONE
-        return errors.NONE if epoch == member.epoch else errors.STALE_MEMBER_EPOCH
+        had = epoch < member.epoch and all(member.since.get(place, epoch + 1) <= epoch for place in places)
+        return errors.NONE if had else errors.STALE_MEMBER_EPOCH
 
-    def check_partition(self, member_id: str, epoch: int, topic_id: bytes, index: int) -> int:
-        """Whether a member may commit with an earlier epoch (KIP-1251): only if it has had the partition since then."""
-        member = self.members.get(member_id)
-        if member is None or epoch >= member.epoch:
+    def check_fetch(self, member_id: str | None, epoch: int) -> int:
+        """Whether an OffsetFetch that names a member is one of this group (ConsumerGroup.validateOffsetFetch)."""
+        if member_id is None and epoch < 0:
             return errors.NONE
-        since = member.since.get((topic_id, index))
-        return errors.NONE if since is not None and since <= epoch else errors.STALE_MEMBER_EPOCH
+        member = self.members.get(member_id or "")
+        if member is None:
+            return errors.UNKNOWN_MEMBER_ID
+        return errors.NONE if epoch == member.epoch else errors.STALE_MEMBER_EPOCH
 
     @property
     def state(self) -> str:

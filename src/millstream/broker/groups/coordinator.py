@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
+# Members of the new group protocol commit with this version of OffsetCommit or a later one.
+EPOCHS = 9
 # A batch of tombstones or offsets has at most so many records, to stay below max.message.bytes.
 WRITE_RECORDS = 1000
 
@@ -52,27 +54,16 @@ class GroupCoordinator:
     def load(self) -> None:
         """Rebuild groups and offsets from the log."""
         now = self._broker.loop.time()
-        open_offsets: dict[int, list[tuple[str, Where, Committed | None]]] = {}
         for record in self.store.replay():
             if record.ended is not None:
-                for group_id, where, what in open_offsets.pop(record.producer_id, ()):
-                    offsets = self.offsets.setdefault(group_id, Offsets())
-                    pending = offsets.pending.get(record.producer_id)
-                    if pending is not None:
-                        pending.pop(where, None)
-                        if not pending:
-                            del offsets.pending[record.producer_id]
-                    if record.ended and what is not None:
-                        offsets.commit(where, what)
+                self.transaction_ended(record.producer_id, record.ended, record.partition)
             elif record.type in (records.OFFSET_COMMIT, records.OFFSET_COMMIT_LEGACY):
                 group_id, where, what = records.read_offset(record)
                 offsets = self.offsets.setdefault(group_id, Offsets())
-                if record.producer_id >= 0:
-                    open_offsets.setdefault(record.producer_id, []).append((group_id, where, what))
-                    if what is not None:
-                        offsets.commit_pending(record.producer_id, where, what)
-                elif what is None:
-                    offsets.committed.pop(where, None)
+                if what is None:
+                    offsets.forget(where)
+                elif record.producer_id >= 0:
+                    offsets.commit_pending(record.producer_id, where, what)
                 else:
                     offsets.commit(where, what)
             elif record.type == records.GROUP_METADATA:
@@ -86,7 +77,7 @@ class GroupCoordinator:
                 group_id = consumer_records.read(record, self.consumers, self._make_consumer)
                 if group_id in self.consumers:
                     self.groups.pop(group_id, None)
-        self.offsets = {g: o for g, o in self.offsets.items() if o.committed or o.pending}
+        self.offsets = {g: o for g, o in self.offsets.items() if o}
         for consumer in self.consumers.values():
             consumer.restore(now)
         for group_id in [*self.groups, *self.consumers]:
@@ -266,7 +257,7 @@ class GroupCoordinator:
             return errors.NON_EMPTY_GROUP
         if group is not None and group.state not in (State.EMPTY, State.DEAD):
             return errors.NON_EMPTY_GROUP
-        writes = [records.offset_write(group_id, where, None) for where in (offsets.committed if offsets else ())]
+        writes = [records.offset_write(group_id, where, None) for where in (offsets.places() if offsets else ())]
         if group is not None:
             writes.append(records.group_removal(group_id))
         if consumer is not None:
@@ -307,17 +298,20 @@ class GroupCoordinator:
         """Whether a group exists only by offsets committed from outside."""
         return group_id in self.offsets and group_id not in self.groups and group_id not in self.consumers
 
-    def subscribed(self, group_id: str) -> set[str] | None:
-        """Topics that the members of a group follow; None when that cannot be known and the group is not empty."""
+    def check_offset_delete(self, group_id: str) -> int:
+        """Whether offsets of the group may be deleted, but for topics that it ``follows``; the error code."""
+        if not self.exists(group_id):
+            return errors.GROUP_ID_NOT_FOUND
+        group = self.groups.get(group_id)
+        return group.check_offset_delete() if group is not None else errors.NONE
+
+    def follows(self, group_id: str, topic: str) -> bool:
+        """Whether members of the group follow a topic."""
         consumer = self.consumers.get(group_id)
         if consumer is not None:
-            return consumer.subscribed()
+            return topic in consumer.subscribed()
         group = self.groups.get(group_id)
-        if group is None or group.state in (State.EMPTY, State.DEAD):
-            return set()
-        if group.protocol_type != "consumer":
-            return None
-        return records.subscribed(group)
+        return group is not None and group.follows(topic)
 
     def listing(self) -> list[tuple[str, str, str, str]]:
         """Id, protocol type, state and type of every group."""
@@ -328,40 +322,53 @@ class GroupCoordinator:
 
     # ---- offsets
 
-    def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Whether an OffsetCommit is allowed now; the error code."""
-        if not group_id:
-            return errors.INVALID_GROUP_ID
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        places: list[tuple[bytes, int]],
+        version: int,
+    ) -> int:
+        """Whether an OffsetCommit for these partitions (topic id and index) is allowed now; the error code."""
         consumer = self.consumers.get(group_id)
         if consumer is not None:
-            return consumer.check_commit(member_id, generation, older=True)
-        group = self.groups.get(group_id)
+            if member_id in consumer.members and version < EPOCHS:
+                return errors.UNSUPPORTED_VERSION
+            return consumer.check_commit(member_id, generation, places)
+        group, error = self._committed_by(group_id, generation)
         if group is None:
-            if generation < 0 and group_id not in self.offsets and len(self.offsets) >= limits.MAX_GROUPS:
-                return errors.GROUP_MAX_SIZE_REACHED
-            if generation < 0:
-                return errors.NONE  # a simple consumer: the group need not exist
-            return errors.UNKNOWN_MEMBER_ID if group_id in self.offsets else errors.ILLEGAL_GENERATION
+            return errors.ILLEGAL_GENERATION if error == errors.GROUP_ID_NOT_FOUND and version < EPOCHS else error
         error = group.check_commit(member_id, instance_id, generation, self._broker.loop.time())
         self.heard(group)
         return error
 
-    def check_partition(self, group_id: str, member_id: str, epoch: int, topic_id: bytes, index: int) -> int:
-        """Whether an OffsetCommit that check_commit let through is allowed for a partition; the error code."""
-        consumer = self.consumers.get(group_id)
-        return errors.NONE if consumer is None else consumer.check_partition(member_id, epoch, topic_id, index)
-
     def check_transactional_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+        self, group_id: str, member_id: str, instance_id: str | None, epoch: int, places: list[tuple[bytes, int]]
     ) -> int:
-        """Whether a TxnOffsetCommit is allowed now, as far as the group goes; the error code."""
+        """Whether a TxnOffsetCommit for these partitions is allowed now, as far as the group goes; the error code."""
         consumer = self.consumers.get(group_id)
         if consumer is not None:
-            return errors.NONE if generation < 0 and not member_id else consumer.check_commit(member_id, generation)
+            nobody = epoch == -1 and not member_id and instance_id is None
+            return errors.NONE if nobody else consumer.check_commit(member_id, epoch, places)
+        group, error = self._committed_by(group_id, epoch)
+        return error if group is None else group.check_transactional_commit(member_id, instance_id, epoch)
+
+    def _committed_by(self, group_id: str, generation: int) -> tuple[ClassicGroup | None, int]:
+        """The classic group that a commit is for; a commit from outside (-1) makes one, and keeps it even if it is refused.
+
+        Source: OffsetMetadataManager.validateOffsetCommit, validateTransactionalOffsetCommit.
+        """
         group = self.groups.get(group_id)
-        if group is None:
-            return errors.NONE if generation < 0 else errors.ILLEGAL_GENERATION
-        return group.check_transactional_commit(member_id, instance_id, generation)
+        if group is not None:
+            return group, errors.NONE
+        known = group_id in self.offsets  # only offsets: of a group without members that was read back at start
+        if generation >= 0 and not known:
+            return None, errors.GROUP_ID_NOT_FOUND
+        if self._full() or (not known and len(self.offsets) >= limits.MAX_GROUPS):
+            return None, errors.GROUP_MAX_SIZE_REACHED
+        return self.classic(group_id, create=True), errors.COORDINATOR_NOT_AVAILABLE
 
     def place(self, group_id: str) -> Where:
         """The partition that holds the group's offsets; made if it is not there yet."""
@@ -371,9 +378,7 @@ class GroupCoordinator:
     def check_offset_fetch(self, group_id: str, member_id: str | None, epoch: int) -> int:
         """Whether an OffsetFetch is allowed; the error code."""
         consumer = self.consumers.get(group_id)
-        if consumer is not None and member_id is not None and epoch >= 0:
-            return consumer.check_commit(member_id, epoch)
-        return errors.NONE if group_id or member_id is None else errors.INVALID_GROUP_ID
+        return errors.NONE if consumer is None else consumer.check_fetch(member_id, epoch)
 
     def commit(self, group_id: str, commits: list[tuple[Where, Committed]]) -> int:
         """Store committed offsets; the error code."""
@@ -394,31 +399,31 @@ class GroupCoordinator:
                 offsets.commit_pending(producer[0], where, what)
         return error
 
-    def transaction_ended(self, producer_id: int, commit: bool) -> None:
-        """The marker of a transaction is in the offsets topic."""
-        for offsets in self.offsets.values():
-            if producer_id in offsets.pending:
+    def transaction_ended(self, producer_id: int, commit: bool, index: int) -> None:
+        """The marker of a transaction is in a partition of the offsets topic: it ends what was committed there."""
+        for group_id, offsets in self.offsets.items():
+            if producer_id in offsets.pending and self.store.partition(group_id).index == index:
                 offsets.end(producer_id, commit)
 
     def forget_offsets(self, group_id: str, places: list[Where]) -> int:
-        """Remove committed offsets; the error code."""
+        """Remove offsets, those of open transactions too (OffsetMetadataManager.deleteOffsets); the error code."""
         offsets = self.offsets.get(group_id)
-        known = [where for where in places if offsets is not None and where in offsets.committed]
+        if offsets is None:
+            return errors.NONE
+        there = offsets.places()
+        known = [where for where in places if where in there]
         error = self._write(group_id, [records.offset_write(group_id, where, None) for where in known])
-        if not error and offsets is not None:
+        if not error:
             for where in known:
-                del offsets.committed[where]
+                offsets.forget(where)
         return error
 
     def topic_deleted(self, name: str) -> None:
         """Groups forget what they committed for a topic that is gone."""
         for group_id, offsets in list(self.offsets.items()):
-            gone = [where for where in offsets.committed if where[0] == name]
+            gone = [where for where in offsets.places() if where[0] == name]
             if gone:
                 self.forget_offsets(group_id, gone)
-            for pending in offsets.pending.values():
-                for where in [w for w in pending if w[0] == name]:
-                    del pending[where]
 
     def _write(self, group_id: str, writes: list[Write], producer: tuple[int, int] | None = None) -> int:
         now = self._broker.now_ms()
@@ -437,36 +442,45 @@ class GroupCoordinator:
         self._cleanup = self._broker.loop.call_later(delay, self._expire)
 
     def _expire(self) -> None:
-        """Drop offsets of groups that have been empty for offsets.retention.minutes, and groups left with nothing."""
+        """Drop offsets that nobody used for offsets.retention.minutes, and empty groups left with nothing.
+
+        The time of a group that has had members counts from when the last one left; in groups that have some, offsets
+        of topics that no member follows expire by the time of their commit (ClassicGroup, ConsumerGroup:
+        offsetExpirationCondition; for an empty consumer group of the new protocol Kafka counts from the commit, too).
+        """
         now = self._broker.now_ms()
         retention = self._settings.integer("offsets.retention.minutes") * 60_000
         for group_id, offsets in list(self.offsets.items()):
             group = self.groups.get(group_id)
             consumer = self.consumers.get(group_id)
-            if (group is not None and group.state is not State.EMPTY) or (consumer is not None and consumer.members):
-                continue
+            if (
+                group is not None
+                and group.state is not State.EMPTY
+                and (group.state is not State.STABLE or group.topics is None)
+            ):
+                continue  # what its members follow is not known now
             cutoff = now - retention
-            since = group.since if group is not None and group.protocol_type else consumer.since if consumer else None
+            since = None
+            if group is not None and group.state is State.EMPTY and group.protocol_type:
+                since = group.since
+            elif consumer is not None and not consumer.members:
+                since = consumer.since
             if since is not None:  # the clock starts when the group became empty
                 if self._broker.loop.time() - since < retention / 1000:
                     continue
                 cutoff = now + 1
-            gone = offsets.expired(cutoff, now)
+            gone = [where for where in offsets.expired(cutoff, now) if not self.follows(group_id, where[0])]
             if gone and not self.forget_offsets(group_id, gone):
                 logger.info("group %s: %d offsets expired", group_id, len(gone))
         for group_id, group in list(self.groups.items()):
             left = self.offsets.get(group_id)
-            if (
-                group.state is State.EMPTY
-                and not group.pending
-                and (left is None or not (left.committed or left.pending))
-            ):
+            if group.state is State.EMPTY and not group.pending and not left:
                 self.offsets.pop(group_id, None)
                 del self.groups[group_id]
                 self._write(group_id, [records.group_removal(group_id)])
         for group_id, consumer in list(self.consumers.items()):
             left = self.offsets.get(group_id)
-            if not consumer.members and (left is None or not (left.committed or left.pending)):
+            if not consumer.members and not left:
                 self.offsets.pop(group_id, None)
                 del self.consumers[group_id]
                 self._write(group_id, consumer_records.removal(consumer))
