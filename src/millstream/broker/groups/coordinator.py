@@ -1,52 +1,29 @@
-"""Runs the groups: gives events to the state machines, writes what they want stored, answers when they say so.
+"""The groups of the broker from its start to its end: read back from the log, deleted, expired.
 
 Everything happens on the event loop; a write to ``__consumer_offsets`` is done when the call returns.
 """
 
 import asyncio
 import logging
-import uuid
 from typing import TYPE_CHECKING
 
-from millstream.broker import limits
 from millstream.broker.groups import consumer_records, records
-from millstream.broker.groups.classic import ClassicGroup, Effect, Joined, State, Store, Synced
-from millstream.broker.groups.consumer import JOIN_EPOCH, LEAVE_EPOCH, Changes, ConsumerGroup, Heartbeat, Outcome
-from millstream.broker.groups.offsets import Committed, Offsets, Where
-from millstream.broker.internal_topics import InternalTopic, Write
-from millstream.broker.patterns import PatternError, compile_pattern
-from millstream.broker.topics import OFFSETS_TOPIC
-from millstream.log import LogError
+from millstream.broker.groups.classic import State
+from millstream.broker.groups.commits import Commits
+from millstream.broker.groups.offsets import Offsets
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
-# Members of the new group protocol commit with this version of OffsetCommit or a later one.
-EPOCHS = 9
-# A batch of tombstones or offsets has at most so many records, to stay below max.message.bytes.
-WRITE_RECORDS = 1000
 
 
-class GroupCoordinator:
-    """All groups of the broker."""
+class GroupCoordinator(Commits):
+    """All groups of the broker: their members (Running) and their offsets (Commits)."""
 
     def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._settings = broker.settings
-        self.store = InternalTopic(
-            broker.log,
-            OFFSETS_TOPIC,
-            broker.settings.integer("offsets.topic.num.partitions"),
-            broker.settings.integer("offsets.topic.segment.bytes"),
-        )
-        self.groups: dict[str, ClassicGroup] = {}
-        self.consumers: dict[str, ConsumerGroup] = {}
-        self._topics: tuple[int, dict[str, tuple[bytes, int]]] = (-1, {})
-        self._matches: dict[str, frozenset[str]] = {}
-        self.offsets: dict[str, Offsets] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        super().__init__(broker)
         self._cleanup: asyncio.TimerHandle | None = None
 
     # ---- start and end
@@ -94,155 +71,7 @@ class GroupCoordinator:
         if self._cleanup is not None:
             self._cleanup.cancel()
 
-    # ---- groups
-
-    def _make(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(
-            group_id,
-            lambda prefix: f"{prefix}-{uuid.uuid4()}",
-            initial_delay=self._settings.seconds("group.initial.rebalance.delay.ms"),
-            max_size=self._settings.integer("group.max.size"),
-        )
-
-    def classic(self, group_id: str, create: bool = False) -> ClassicGroup | None:
-        """The classic group of an id; an empty group of the new protocol becomes one when asked to."""
-        group = self.groups.get(group_id)
-        if group is None and create:
-            other = self.consumers.get(group_id)
-            if other is not None and (other.members or self._write(group_id, consumer_records.removal(other))):
-                return None
-            self.consumers.pop(group_id, None)
-            if self._full():
-                return None
-            group = self.groups[group_id] = self._make(group_id)
-            group.since = self._broker.loop.time()
-        return group
-
-    def run(self, group: ClassicGroup, effects: list[Effect]) -> None:
-        """Carry out effects in order, and watch the group's next deadline."""
-        stored = True
-        for effect in effects:
-            if isinstance(effect, Store):
-                stored = self._store_group(group)
-                continue
-            token = effect.token
-            assert isinstance(token, asyncio.Future)
-            if token.done():
-                continue
-            if not stored and effect.error == errors.NONE:
-                effect = (
-                    Joined(token, errors.COORDINATOR_NOT_AVAILABLE, effect.member_id)
-                    if isinstance(effect, Joined)
-                    else Synced(token, errors.COORDINATOR_NOT_AVAILABLE)
-                )
-            token.set_result(effect)
-        self._schedule(group.id)
-
-    def _store_group(self, group: ClassicGroup) -> bool:
-        now = self._broker.now_ms()
-        try:
-            self.store.write(group.id, [records.group_write(group, now)], now)
-        except LogError as e:
-            logger.error("group %s could not be stored: %s", group.id, e)
-            return False
-        return True
-
-    def _schedule(self, group_id: str) -> None:
-        timer = self._timers.pop(group_id, None)
-        if timer is not None:
-            timer.cancel()
-        group = self.groups.get(group_id) or self.consumers.get(group_id)
-        deadline = group.next_deadline() if group is not None else None
-        if deadline is not None:
-            self._timers[group_id] = self._broker.loop.call_at(deadline, self._tick, group_id)
-
-    def _tick(self, group_id: str) -> None:
-        self._timers.pop(group_id, None)
-        consumer = self.consumers.get(group_id)
-        if consumer is not None:
-            for member_id in consumer.tick(self._broker.loop.time() + 0.001):
-                logger.info("group %s: member %s is gone (session or rebalance timeout)", group_id, member_id)
-            self._store_consumer(consumer)
-            self._schedule(group_id)
-        group = self.groups.get(group_id)
-        if group is not None:
-            # A timer may fire a little early; the machine compares times exactly.
-            before = set(group.members)
-            effects = group.tick(self._broker.loop.time() + 0.001)
-            for member_id in before - set(group.members):
-                logger.info("group %s: member %s is gone (session or rebalance timeout)", group_id, member_id)
-            self.run(group, effects)
-
-    # ---- groups of the new protocol
-
-    def _make_consumer(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(
-            group_id,
-            self._existing,
-            self._matching,
-            session_seconds=self._settings.seconds("group.consumer.session.timeout.ms"),
-            max_size=self._settings.integer("group.consumer.max.size"),
-        )
-
-    def _existing(self) -> dict[str, tuple[bytes, int]]:
-        """The topics that exist, with ids and partitions; made again only when one came, went or grew."""
-        version = self._broker.topics_version
-        if self._topics[0] != version:
-            topics = self._broker.log.topics
-            self._topics = (version, {n: (t.id.bytes, len(t.partitions)) for n, t in topics.items() if not t.internal})
-            self._matches.clear()
-        return self._topics[1]
-
-    def _matching(self, regex: str) -> frozenset[str]:
-        """The topics that a regular expression matches."""
-        existing = self._existing()
-        found = self._matches.get(regex)
-        if found is None:
-            try:
-                pattern = compile_pattern(regex)
-            except PatternError:  # stored by an earlier version that took it
-                return frozenset()
-            found = self._matches[regex] = frozenset(name for name in existing if pattern.fullmatch(name))
-        return found
-
-    def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> Outcome:
-        """ConsumerGroupHeartbeat; an empty classic group becomes one of the new protocol."""
-        group = self.consumers.get(group_id)
-        if group is None:
-            classic = self.groups.get(group_id)
-            if classic is not None and classic.state not in (State.EMPTY, State.DEAD):
-                text = f"Group {group_id} has members of the classic protocol."
-                return Outcome(errors.GROUP_ID_NOT_FOUND, text)
-            if beat.epoch != JOIN_EPOCH:
-                return Outcome(errors.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-            if classic is not None:
-                if self._write(group_id, [records.group_removal(group_id)]):
-                    return Outcome(errors.COORDINATOR_NOT_AVAILABLE)
-                del self.groups[group_id]
-            if self._full():
-                return Outcome(errors.GROUP_MAX_SIZE_REACHED, f"There are {limits.MAX_GROUPS} groups already.")
-            group = self.consumers[group_id] = self._make_consumer(group_id)
-        outcome = group.heartbeat(beat, self._broker.loop.time())
-        if not self._store_consumer(group):
-            return Outcome(errors.COORDINATOR_NOT_AVAILABLE)
-        if group_id not in self._timers:
-            self._schedule(group_id)
-        return outcome
-
-    def _store_consumer(self, group: ConsumerGroup) -> bool:
-        """Store what has changed; what could not be stored is tried again with the next change."""
-        if not group.changes:
-            return True
-        now = self._broker.now_ms()
-        if self._write(group.id, consumer_records.writes(group, now)):
-            return False
-        group.changes = Changes()
-        return True
-
-    def heard(self, group: ClassicGroup) -> None:
-        """A member gave a sign of life: only an already running timer is needed, it looks again when it fires."""
-        if group.id not in self._timers:
-            self._schedule(group.id)
+    # ---- the end of a group
 
     def delete(self, group_id: str) -> int:
         """DeleteGroups of one group; the error code."""
@@ -270,172 +99,6 @@ class GroupCoordinator:
             if group is not None:
                 self.run(group, group.die())
         return error
-
-    def _full(self) -> bool:
-        """Whether there is no room for one more group."""
-        return len(self.groups) + len(self.consumers) >= limits.MAX_GROUPS
-
-    def no_classic(self, group_id: str) -> int:
-        """The error of a classic request for a group that is not there (or not classic)."""
-        if group_id in self.consumers:
-            return errors.INCONSISTENT_GROUP_PROTOCOL
-        return errors.GROUP_MAX_SIZE_REACHED if self._full() else errors.UNKNOWN_MEMBER_ID
-
-    def leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
-        """LeaveGroup of a member of no classic group (an administrator removes static members so); the error code."""
-        group = self.consumers.get(group_id)
-        if group is None:
-            return errors.UNKNOWN_MEMBER_ID
-        if instance_id is not None and not member_id:
-            member_id = group.static.get(instance_id, "")
-        return self.consumer_heartbeat(group_id, Heartbeat(member_id, LEAVE_EPOCH, instance_id)).error
-
-    def exists(self, group_id: str) -> bool:
-        """Whether there is a group, if only by its offsets."""
-        return group_id in self.groups or group_id in self.offsets or group_id in self.consumers
-
-    def offsets_only(self, group_id: str) -> bool:
-        """Whether a group exists only by offsets committed from outside."""
-        return group_id in self.offsets and group_id not in self.groups and group_id not in self.consumers
-
-    def check_offset_delete(self, group_id: str) -> int:
-        """Whether offsets of the group may be deleted, but for topics that it ``follows``; the error code."""
-        if not self.exists(group_id):
-            return errors.GROUP_ID_NOT_FOUND
-        group = self.groups.get(group_id)
-        return group.check_offset_delete() if group is not None else errors.NONE
-
-    def follows(self, group_id: str, topic: str) -> bool:
-        """Whether members of the group follow a topic."""
-        consumer = self.consumers.get(group_id)
-        if consumer is not None:
-            return topic in consumer.subscribed()
-        group = self.groups.get(group_id)
-        return group is not None and group.follows(topic)
-
-    def listing(self) -> list[tuple[str, str, str, str]]:
-        """Id, protocol type, state and type of every group."""
-        rows = [(g.id, g.protocol_type or "", str(g.state), "classic") for g in self.groups.values()]
-        rows += [(g.id, "consumer", g.state, "consumer") for g in self.consumers.values()]
-        rows += [(g, "", str(State.EMPTY), "classic") for g in self.offsets if self.offsets_only(g)]
-        return rows
-
-    # ---- offsets
-
-    def check_commit(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        places: list[tuple[bytes, int]],
-        version: int,
-    ) -> int:
-        """Whether an OffsetCommit for these partitions (topic id and index) is allowed now; the error code."""
-        consumer = self.consumers.get(group_id)
-        if consumer is not None:
-            if member_id in consumer.members and version < EPOCHS:
-                return errors.UNSUPPORTED_VERSION
-            return consumer.check_commit(member_id, generation, places)
-        group, error = self._committed_by(group_id, generation)
-        if group is None:
-            return errors.ILLEGAL_GENERATION if error == errors.GROUP_ID_NOT_FOUND and version < EPOCHS else error
-        error = group.check_commit(member_id, instance_id, generation, self._broker.loop.time())
-        self.heard(group)
-        return error
-
-    def check_transactional_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, epoch: int, places: list[tuple[bytes, int]]
-    ) -> int:
-        """Whether a TxnOffsetCommit for these partitions is allowed now, as far as the group goes; the error code."""
-        consumer = self.consumers.get(group_id)
-        if consumer is not None:
-            nobody = epoch == -1 and not member_id and instance_id is None
-            return errors.NONE if nobody else consumer.check_commit(member_id, epoch, places)
-        group, error = self._committed_by(group_id, epoch)
-        return error if group is None else group.check_transactional_commit(member_id, instance_id, epoch)
-
-    def _committed_by(self, group_id: str, generation: int) -> tuple[ClassicGroup | None, int]:
-        """The classic group that a commit is for; a commit from outside (-1) makes one, and keeps it even if it is refused.
-
-        Source: OffsetMetadataManager.validateOffsetCommit, validateTransactionalOffsetCommit.
-        """
-        group = self.groups.get(group_id)
-        if group is not None:
-            return group, errors.NONE
-        known = group_id in self.offsets  # only offsets: of a group without members that was read back at start
-        if generation >= 0 and not known:
-            return None, errors.GROUP_ID_NOT_FOUND
-        if self._full() or (not known and len(self.offsets) >= limits.MAX_GROUPS):
-            return None, errors.GROUP_MAX_SIZE_REACHED
-        return self.classic(group_id, create=True), errors.COORDINATOR_NOT_AVAILABLE
-
-    def place(self, group_id: str) -> Where:
-        """The partition that holds the group's offsets; made if it is not there yet."""
-        partition = self.store.partition(group_id)
-        return partition.topic.name, partition.index
-
-    def check_offset_fetch(self, group_id: str, member_id: str | None, epoch: int) -> int:
-        """Whether an OffsetFetch is allowed; the error code."""
-        consumer = self.consumers.get(group_id)
-        return errors.NONE if consumer is None else consumer.check_fetch(member_id, epoch)
-
-    def commit(self, group_id: str, commits: list[tuple[Where, Committed]]) -> int:
-        """Store committed offsets; the error code."""
-        error = self._write(group_id, [records.offset_write(group_id, where, what) for where, what in commits])
-        if not error:
-            offsets = self.offsets.setdefault(group_id, Offsets())
-            for where, what in commits:
-                offsets.commit(where, what)
-        return error
-
-    def commit_pending(self, group_id: str, producer: tuple[int, int], commits: list[tuple[Where, Committed]]) -> int:
-        """Store offsets inside a producer's transaction; the error code."""
-        writes = [records.offset_write(group_id, where, what) for where, what in commits]
-        error = self._write(group_id, writes, producer)
-        if not error:
-            offsets = self.offsets.setdefault(group_id, Offsets())
-            for where, what in commits:
-                offsets.commit_pending(producer[0], where, what)
-        return error
-
-    def transaction_ended(self, producer_id: int, commit: bool, index: int) -> None:
-        """The marker of a transaction is in a partition of the offsets topic: it ends what was committed there."""
-        for group_id, offsets in self.offsets.items():
-            if producer_id in offsets.pending and self.store.partition(group_id).index == index:
-                offsets.end(producer_id, commit)
-
-    def forget_offsets(self, group_id: str, places: list[Where]) -> int:
-        """Remove offsets, those of open transactions too (OffsetMetadataManager.deleteOffsets); the error code."""
-        offsets = self.offsets.get(group_id)
-        if offsets is None:
-            return errors.NONE
-        there = offsets.places()
-        known = [where for where in places if where in there]
-        error = self._write(group_id, [records.offset_write(group_id, where, None) for where in known])
-        if not error:
-            for where in known:
-                offsets.forget(where)
-        return error
-
-    def topic_deleted(self, name: str) -> None:
-        """Groups forget what they committed for a topic that is gone."""
-        for group_id, offsets in list(self.offsets.items()):
-            gone = [where for where in offsets.places() if where[0] == name]
-            if gone:
-                self.forget_offsets(group_id, gone)
-
-    def _write(self, group_id: str, writes: list[Write], producer: tuple[int, int] | None = None) -> int:
-        now = self._broker.now_ms()
-        try:
-            for start in range(0, len(writes), WRITE_RECORDS):
-                self.store.write(group_id, writes[start : start + WRITE_RECORDS], now, producer)
-        except LogError as e:
-            logger.error("offsets of group %s could not be stored: %s", group_id, e)
-            return errors.COORDINATOR_NOT_AVAILABLE if producer is None or e.code == -1 else e.code
-        return errors.NONE
-
-    # ---- expiry
 
     def _cleanup_later(self) -> None:
         delay = self._settings.seconds("offsets.retention.check.interval.ms")
