@@ -11,10 +11,14 @@ from tests.differential.steps.making import Step
 
 
 class Difference(NamedTuple):
-    """One difference: why, and when it is this one."""
+    """One difference: why, and when it is this one.
+
+    ``ends``: from there on the brokers hold different things, and further steps say nothing.
+    """
 
     reason: str
     applies: Callable[[Step, Any, Any], bool]
+    ends: bool = False
 
 
 def codes(answer: Any) -> list[int]:
@@ -32,6 +36,24 @@ def without(answer: Any, field: str) -> Any:
     return [without(v, field) for v in answer] if isinstance(answer, list) else answer
 
 
+def shown(answer: Any) -> list[tuple[str, str, str]] | None:
+    """The groups in an answer of ListGroups or DescribeGroups that are there: id, state, type of protocol."""
+    if isinstance(answer, tuple):
+        return None if answer[0] else [(g["group_id"], g["group_state"], g["protocol_type"]) for g in answer[1]]
+    if isinstance(answer, dict) and set(codes(answer)) <= {0, errors.GROUP_ID_NOT_FOUND}:
+        found = [(g["group_id"], g["group_state"], g["protocol_type"]) for g in answer["groups"]]
+        return [group for group in found if group[1] != "Dead"]
+    return None
+
+
+def more_that_are_empty(ours: list[tuple[str, str, str]] | None, kafkas: list[tuple[str, str, str]] | None) -> bool:
+    """Whether the only difference is that ours has more groups, which have no members and never had any."""
+    if ours is None or kafkas is None or any(group not in ours for group in kafkas):
+        return False
+    more = [group for group in ours if group not in kafkas]
+    return bool(more) and all(state == "Empty" and not kind for _, state, kind in more)
+
+
 def produced(step: Step, kind: str) -> bool:
     """Whether the step produces such a batch."""
     return step[0] == "produce" and step[1]["batch"] == kind
@@ -47,15 +69,14 @@ DIFFERENCES: dict[str, Difference] = {
             and codes(kafkas) == [0]
             and any(name == "cleanup.policy" and op == 3 for (name, _), op in step[1]["changes"])
         ),
+        ends=True,
     ),
     "no records at all": Difference(
         "Kafka never answers a Produce whose records are null: ProduceRequest.validateRecords lets them pass, "
         "ReplicaManager.handleProduceAppend fails on them, and so does ProduceRequest.partitionSizes when the error is to be "
-        "answered; the client waits for its timeout. Ours answers INVALID_RECORD (INVALID_REQUIRED_ACKS for such acks).",
+        "answered; the client waits for its timeout. Ours answers INVALID_RECORD.",
         lambda step, ours, kafkas: (
-            produced(step, "none")
-            and kafkas == "silent"
-            and codes(ours) == [errors.INVALID_REQUIRED_ACKS if step[1]["acks"] == 2 else errors.INVALID_RECORD]
+            produced(step, "none") and kafkas == "silent" and codes(ours) == [errors.INVALID_RECORD]
         ),
     ),
     "bytes behind a batch": Difference(
@@ -64,13 +85,15 @@ DIFFERENCES: dict[str, Difference] = {
         lambda step, ours, kafkas: (
             produced(step, "long") and codes(ours) == [errors.INVALID_RECORD] and codes(kafkas) == [0]
         ),
+        ends=True,
     ),
     "a codec that there is not": Difference(
         "Kafka answers UNKNOWN_SERVER_ERROR, because CompressionType.forId throws an exception that has no code of its own; "
         "ours says UNSUPPORTED_COMPRESSION_TYPE.",
         lambda step, ours, kafkas: (
             produced(step, "codec")
-            and codes(ours) == [errors.UNSUPPORTED_COMPRESSION_TYPE]
+            and codes(ours)
+            == [errors.INVALID_REQUIRED_ACKS if step[1]["acks"] == 2 else errors.UNSUPPORTED_COMPRESSION_TYPE]
             and codes(kafkas) == [errors.UNKNOWN_SERVER_ERROR]
         ),
     ),
@@ -84,6 +107,29 @@ DIFFERENCES: dict[str, Difference] = {
             and [t["topic_id"] for t in ours["topics"]] == [""]
             and without(ours, "topic_id") == without(kafkas, "topic_id")
         ),
+    ),
+    "a group that only a refused commit made": Difference(
+        "A commit from outside makes a group, also when it is refused (OffsetMetadataManager.validateOffsetCommit). Kafka "
+        "shows it to ListGroups and DescribeGroups only once something else was stored after it, because they read at the "
+        "last committed offset (GroupMetadataManager.listGroups, describeGroups); ours shows it at once.",
+        lambda step, ours, kafkas: (
+            step[0] in ("list groups", "describe group") and more_that_are_empty(shown(ours), shown(kafkas))
+        ),
+    ),
+    "a fenced producer that asks for its epoch again": Difference(
+        "Kafka looks at the epoch only when no transaction is open (TransactionCoordinator.prepareInitProducerIdTransit): a "
+        "producer with an earlier epoch aborts the transaction of the one that took over, is told CONCURRENT_TRANSACTIONS, "
+        "and is fenced when it asks again. Ours answers PRODUCER_FENCED (before version 4 INVALID_PRODUCER_EPOCH) at once and "
+        "leaves the transaction alone.",
+        lambda step, ours, kafkas: (
+            step[0] == "init"
+            and step[1]["transactional"]
+            and step[1]["keep"]
+            and step[1]["epoch"] != 0
+            and codes(ours) == [errors.PRODUCER_FENCED if step[1]["version"] >= 4 else errors.INVALID_PRODUCER_EPOCH]
+            and codes(kafkas) == [errors.CONCURRENT_TRANSACTIONS]
+        ),
+        ends=True,
     ),
     "an answer to a member that has left": Difference(
         "Of a member that leaves Kafka answers a waiting JoinGroup, not a waiting SyncGroup "
@@ -100,6 +146,6 @@ DIFFERENCES: dict[str, Difference] = {
 }
 
 
-def explained(step: Step, ours: Any, kafkas: Any) -> str | None:
-    """The name of the difference that explains two answers, if one does."""
-    return next((name for name, known in DIFFERENCES.items() if known.applies(step, ours, kafkas)), None)
+def explained(step: Step, ours: Any, kafkas: Any) -> Difference | None:
+    """The difference that explains two answers, if one does."""
+    return next((known for known in DIFFERENCES.values() if known.applies(step, ours, kafkas)), None)

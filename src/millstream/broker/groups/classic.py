@@ -9,14 +9,14 @@ joining), KIP-800 (reasons), KIP-814 (a static leader that returns skips the ass
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
+from millstream.broker.groups.classic_events import Effect, Join, Joined, Store, Synced, Token
 from millstream.broker.groups.subscription import subscribed_topics
 from millstream.broker.limits import MAX_PENDING_MEMBERS
 from millstream.protocol import errors
 
-Token = object
 # A new member's JoinGroup waits at most this long for the rebalance: its client may be gone (Kafka: 5 minutes).
 NEW_MEMBER_JOIN_SECONDS = 300.0
 
@@ -58,56 +58,6 @@ class Member:
     def vote(self, candidates: set[str]) -> str | None:
         """The first of its protocols that is a candidate."""
         return next((name for name, _ in self.protocols if name in candidates), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A JoinGroup request."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_seconds: float
-    rebalance_seconds: float
-    protocol_type: str
-    protocols: list[tuple[str, bytes]]
-    id_first: bool = True  # a new member gets its id before it joins (version 4 on)
-    may_skip: bool = True  # the client understands "skip the assignment" (version 9 on)
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Answer a JoinGroup."""
-
-    token: Token
-    error: int
-    member_id: str
-    generation: int = -1
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str = ""
-    members: list[tuple[str, str | None, bytes]] = field(default_factory=list)
-    skip: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """Answer a SyncGroup."""
-
-    token: Token
-    error: int
-    assignment: bytes = b""
-    protocol_type: str | None = None
-    protocol: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Write the group's metadata before anything that follows."""
-
-
-Effect = Joined | Synced | Store
 
 
 @dataclass(slots=True)

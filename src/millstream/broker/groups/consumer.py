@@ -266,9 +266,9 @@ class ConsumerGroup:
 
     def _join(self, beat: Heartbeat, now: float) -> tuple[Member | None, Outcome]:
         nobody = Outcome(0)
-        if beat.instance_id is not None and (old_id := self.static.get(beat.instance_id)) not in (None, beat.member_id):
-            old = self.members[old_id or ""]
-            if not old.away:
+        if beat.instance_id is not None and (old_id := self.static.get(beat.instance_id)) is not None:
+            old = self.members[old_id]
+            if not old.away:  # its own id does not help (GroupMetadataManager.throwIfInstanceIdIsUnreleased)
                 text = f"Static member {old_id} with instance id {beat.instance_id} is still in the group."
                 return None, Outcome(errors.UNRELEASED_INSTANCE_ID, text)
             return self._come_back(old, beat, now), nobody

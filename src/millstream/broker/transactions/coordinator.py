@@ -187,15 +187,11 @@ class TransactionCoordinator:
                 return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
             self.transactions[transactional_id] = transaction
             return InitProducerIdResponse(0, 0, transaction.producer_id, transaction.epoch)
-        given, epoch = request.producer_id, request.producer_epoch
-        error = errors.NONE
-        for _ in range(2):  # the first may abort what is open
-            error, effects = transaction.init(given, epoch, timeout, self._new_id(transaction), now)
-            if effects and not self._run(transaction, effects):
-                return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
-            if error != errors.CONCURRENT_TRANSACTIONS or not effects:
-                break
-            given = epoch = -1  # it was current before its own transaction was fenced
+        error, effects = transaction.init(
+            request.producer_id, request.producer_epoch, timeout, self._new_id(transaction), now
+        )
+        if effects and not self._run(transaction, effects):
+            return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
         if error:
             return InitProducerIdResponse(0, self.epoch_error(error, version, 4), -1, -1)
         return InitProducerIdResponse(0, 0, transaction.producer_id, transaction.epoch)
