@@ -1,4 +1,4 @@
-"""Where our answers differ from Apache Kafka's on purpose, each with the reason and Kafka's source or a KIP.
+"""Where our answers differ from Apache Kafka's on purpose, each with the reason and the place in Kafka 4.4 or a KIP.
 
 A difference is known by the step and both answers; nothing here may hide a loss, a reordering or a false success.
 """
@@ -6,26 +6,27 @@ A difference is known by the step and both answers; nothing here may hide a loss
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.differential.steps import Step
+from millstream.protocol import errors
+from tests.differential.steps.making import Step
 
 
 class Difference(NamedTuple):
-    """One difference: why, and when it is this one."""
+    """One difference: why, and when it is this one.
+
+    ``ends``: from there on the brokers hold different things, and further steps say nothing.
+    """
 
     reason: str
     applies: Callable[[Step, Any, Any], bool]
+    ends: bool = False
 
 
-def codes(answer: Any) -> set[int]:
-    """Every error code in an answer."""
-    found: set[int] = set()
+def codes(answer: Any) -> list[int]:
+    """Every error code in an answer, in order; 0 where all is well."""
     if isinstance(answer, dict):
-        for key, value in answer.items():
-            found |= {value} if key in ("error_code", "partition_error_code") else codes(value)
-    elif isinstance(answer, list):
-        for value in answer:
-            found |= codes(value)
-    return found - {0}
+        found = [answer["error_code"]] if "error_code" in answer else []
+        return found + [code for value in answer.values() for code in codes(value)]
+    return [code for value in answer for code in codes(value)] if isinstance(answer, list) else []
 
 
 def without(answer: Any, field: str) -> Any:
@@ -35,44 +36,116 @@ def without(answer: Any, field: str) -> Any:
     return [without(v, field) for v in answer] if isinstance(answer, list) else answer
 
 
+def shown(answer: Any) -> list[tuple[str, str, str]] | None:
+    """The groups in an answer of ListGroups or DescribeGroups that are there: id, state, type of protocol."""
+    if isinstance(answer, tuple):
+        return None if answer[0] else [(g["group_id"], g["group_state"], g["protocol_type"]) for g in answer[1]]
+    if isinstance(answer, dict) and set(codes(answer)) <= {0, errors.GROUP_ID_NOT_FOUND}:
+        found = [(g["group_id"], g["group_state"], g["protocol_type"]) for g in answer["groups"]]
+        return [group for group in found if group[1] != "Dead"]
+    return None
+
+
+def more_that_are_empty(ours: list[tuple[str, str, str]] | None, kafkas: list[tuple[str, str, str]] | None) -> bool:
+    """Whether the only difference is that ours has more groups, which have no members and never had any."""
+    if ours is None or kafkas is None or any(group not in ours for group in kafkas):
+        return False
+    more = [group for group in ours if group not in kafkas]
+    return bool(more) and all(state == "Empty" and not kind for _, state, kind in more)
+
+
+def produced(step: Step, kind: str) -> bool:
+    """Whether the step produces such a batch."""
+    return step[0] == "produce" and step[1]["batch"] == kind
+
+
 DIFFERENCES: dict[str, Difference] = {
     "an empty cleanup policy": Difference(
-        "Kafka 4.4 takes an empty cleanup.policy, which keeps everything (KIP-1161); ours refuses it with INVALID_CONFIG: "
-        "retention.ms=-1 and retention.bytes=-1 say the same.",
+        "Kafka 4.4 takes an empty cleanup.policy, which keeps everything (KIP-1161; ConfigDef.ValidList.in of LogConfig); ours "
+        "refuses it with INVALID_CONFIG: retention.ms=-1 and retention.bytes=-1 say the same.",
         lambda step, ours, kafkas: (
             step[0] == "configure"
-            and codes(ours) == {40}
-            and not codes(kafkas)
+            and codes(ours) == [errors.INVALID_CONFIG]
+            and codes(kafkas) == [0]
             and any(name == "cleanup.policy" and op == 3 for (name, _), op in step[1]["changes"])
         ),
-    ),
-    "a group that only a refused commit made": Difference(
-        "Kafka makes a group in memory before it looks at the metadata of a commit that it then refuses "
-        "(OffsetMetadataManager.commitOffset); ours has no group until something is stored.",
-        lambda step, ours, kafkas: (
-            step[0] in ("delete group", "delete offsets") and codes(ours) == {69} and not codes(kafkas)
-        ),
+        ends=True,
     ),
     "no records at all": Difference(
-        "Kafka never answers a Produce whose records are null (observed with 4.4: the request fails in the broker's handler, and "
-        "the client waits for its timeout); ours answers with INVALID_RECORD.",
-        lambda step, ours, kafkas: step[0] == "produce" and step[1]["batch"] == "none" and kafkas == "silent",
+        "Kafka never answers a Produce whose records are null: ProduceRequest.validateRecords lets them pass, "
+        "ReplicaManager.handleProduceAppend fails on them, and so does ProduceRequest.partitionSizes when the error is to be "
+        "answered; the client waits for its timeout. Ours answers INVALID_RECORD.",
+        lambda step, ours, kafkas: (
+            produced(step, "none") and kafkas == "silent" and codes(ours) == [errors.INVALID_RECORD]
+        ),
     ),
     "bytes behind a batch": Difference(
         "Kafka cuts bytes behind the last whole batch off and appends the rest (UnifiedLog.trimInvalidBytes); ours refuses "
         "the request with INVALID_RECORD and appends nothing.",
-        lambda step, ours, kafkas: step[0] == "produce" and step[1]["batch"] == "long" and codes(ours) == {87},
+        lambda step, ours, kafkas: (
+            produced(step, "long") and codes(ours) == [errors.INVALID_RECORD] and codes(kafkas) == [0]
+        ),
+        ends=True,
+    ),
+    "a codec that there is not": Difference(
+        "Kafka answers UNKNOWN_SERVER_ERROR, because CompressionType.forId throws an exception that has no code of its own; "
+        "ours says UNSUPPORTED_COMPRESSION_TYPE.",
+        lambda step, ours, kafkas: (
+            produced(step, "codec")
+            and codes(ours)
+            == [errors.INVALID_REQUIRED_ACKS if step[1]["acks"] == 2 else errors.UNSUPPORTED_COMPRESSION_TYPE]
+            and codes(kafkas) == [errors.UNKNOWN_SERVER_ERROR]
+        ),
     ),
     "no id for a topic that is only checked": Difference(
         "A CreateTopics with validate_only answers with a topic id that no topic will ever have "
         "(ReplicationControlManager.createTopic makes it before it looks at validate_only); ours answers with none.",
         lambda step, ours, kafkas: (
-            step[0] == "create" and step[1]["only"] and without(ours, "topic_id") == without(kafkas, "topic_id")
+            step[0] == "create"
+            and step[1]["only"]
+            and codes(ours) == [0]
+            and [t["topic_id"] for t in ours["topics"]] == [""]
+            and without(ours, "topic_id") == without(kafkas, "topic_id")
+        ),
+    ),
+    "a group that only a refused commit made": Difference(
+        "A commit from outside makes a group, also when it is refused (OffsetMetadataManager.validateOffsetCommit). Kafka "
+        "shows it to ListGroups and DescribeGroups only once something else was stored after it, because they read at the "
+        "last committed offset (GroupMetadataManager.listGroups, describeGroups); ours shows it at once.",
+        lambda step, ours, kafkas: (
+            step[0] in ("list groups", "describe group") and more_that_are_empty(shown(ours), shown(kafkas))
+        ),
+    ),
+    "a fenced producer that asks for its epoch again": Difference(
+        "Kafka looks at the epoch only when no transaction is open (TransactionCoordinator.prepareInitProducerIdTransit): a "
+        "producer with an earlier epoch aborts the transaction of the one that took over, is told CONCURRENT_TRANSACTIONS, "
+        "and is fenced when it asks again. Ours answers PRODUCER_FENCED (before version 4 INVALID_PRODUCER_EPOCH) at once and "
+        "leaves the transaction alone.",
+        lambda step, ours, kafkas: (
+            step[0] == "init"
+            and step[1]["transactional"]
+            and step[1]["keep"]
+            and step[1]["epoch"] != 0
+            and codes(ours) == [errors.PRODUCER_FENCED if step[1]["version"] >= 4 else errors.INVALID_PRODUCER_EPOCH]
+            and codes(kafkas) == [errors.CONCURRENT_TRANSACTIONS]
+        ),
+        ends=True,
+    ),
+    "an answer to a member that has left": Difference(
+        "Of a member that leaves Kafka answers a waiting JoinGroup, not a waiting SyncGroup "
+        "(GroupMetadataManager.removeCurrentMemberFromClassicGroup); its client waits for its timeout. Ours answers both "
+        "with UNKNOWN_MEMBER_ID.",
+        lambda step, ours, kafkas: (
+            step[0] == "parked"
+            and step[1]["who"] == "sync"
+            and step[1]["after"][0] == "leave"
+            and kafkas == "silent"
+            and codes(ours) == [errors.UNKNOWN_MEMBER_ID]
         ),
     ),
 }
 
 
-def explained(step: Step, ours: Any, kafkas: Any) -> str | None:
-    """The name of the difference that explains two answers, if one does."""
-    return next((name for name, known in DIFFERENCES.items() if known.applies(step, ours, kafkas)), None)
+def explained(step: Step, ours: Any, kafkas: Any) -> Difference | None:
+    """The difference that explains two answers, if one does."""
+    return next((known for known in DIFFERENCES.values() if known.applies(step, ours, kafkas)), None)

@@ -5,9 +5,12 @@ replaces those by their names again and leaves out what two brokers need not agr
 throttle times, authorized operations, session ids, and the times when something happened.
 """
 
+import select
+import socket
+import struct
 import time
 import uuid
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,6 +39,15 @@ LEFT_OUT = {
 SETTLED = {"CompleteCommit", "CompleteAbort", "Empty", "Ongoing", "Dead"}
 
 
+class Parked(NamedTuple):
+    """A request whose answer may come later, on its own connection."""
+
+    wire: Wire
+    request: Any
+    version: int
+    learn: Any
+
+
 class World:
     """One broker during one sequence."""
 
@@ -46,14 +58,30 @@ class World:
         self.topic_ids: dict[str, bytes] = {}
         self.producers: dict[int, tuple[int, int]] = {}  # slot -> producer id, epoch
         self.sequences: dict[tuple[int, str, int], int] = {}
-        self.members: dict[str, str] = {}  # group -> member id
+        self.session = (0, 0)  # of fetches: its id, the next epoch
+        # Of groups; a member is known by its group and slot.
+        self.members: dict[tuple[str, int], str] = {}
+        self.joined: set[tuple[str, int]] = set()  # who are members, as far as answers told
         self.generations: dict[str, int] = {}
+        self.epochs: dict[tuple[str, int], int] = {}
+        self.told: dict[tuple[str, int], dict[bytes, list[int]]] = {}  # topic id -> partitions
+        self.parked: dict[str, Parked] = {}
 
     def close(self) -> None:
         self.wire.socket.close()
+        for parked in self.parked.values():
+            parked.wire.socket.close()
 
     def name(self, kind: str, slot: int) -> str:
         return f"{kind}{slot}-{self.run}"
+
+    def instance(self, group: int, slot: int) -> str | None:
+        """The instance id of a member; groups with odd numbers have static members."""
+        return f"i{slot}" if group % 2 else None
+
+    def consumer(self, group: str, slot: int) -> str:
+        """The member id that a consumer of the new protocol makes for itself."""
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{group} {slot}"))
 
     def ask(self, request: Any, version: int) -> Any:
         """The answer, or what the broker does instead: "closed" or (within SILENCE_SECONDS) "silent"."""
@@ -72,20 +100,66 @@ class World:
         self.wire.socket.close()
         self.wire = Wire(self.address, "differential")
 
-    def raw(self, key: int, version: int, body: bytes) -> bool:
-        """Send bytes as a request; whether the broker answers (it may close the connection instead)."""
-        import struct
+    def tell(self, request: Any, version: int) -> str:
+        """Send a request that has no answer; whether the broker closes the connection."""
+        self.wire.send(request, version)
+        answer = self.ask(MetadataRequest([]), 4)
+        return answer if isinstance(answer, str) else "taken"
 
-        api = APIS[key]
-        head = struct.pack(">hhih", key, version, 7, -1) + (b"\0" if version >= api.flexible else b"")
+    def park(self, who: str, request: Any, version: int, learn: Any) -> None:
+        """Send a request on a connection of its own; what this one asked before is given up."""
+        before = self.parked.pop(who, None)
+        if before is not None:
+            before.wire.socket.close()
+        wire = Wire(self.address, "differential")
+        wire.send(request, version)
+        self.parked[who] = Parked(wire, request, version, learn)
+
+    def arrived(self, seconds: float) -> set[str]:
+        """Whose parked requests have an answer (or a closed connection), waiting so long for the first one."""
+        waiting = {parked.wire.socket: who for who, parked in self.parked.items()}
+        ready, _, _ = select.select(list(waiting), [], [], seconds)
+        return {waiting[each] for each in ready}
+
+    def collect(self, who: str) -> Any:
+        """The normal answer to a parked request."""
+        parked = self.parked.pop(who)
         try:
-            self.wire.socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+            answer = parked.wire.receive(parked.request, parked.version)
+        except ConnectionError:
+            return "closed"
+        finally:
+            parked.wire.socket.close()
+        if parked.learn is not None:
+            parked.learn(answer)
+        return self.normal(answer)
+
+    def raw(self, key: int, version: int, body: bytes) -> str:
+        """Send bytes as a request; whether the broker answers or closes the connection."""
+        flexible = key in APIS and version >= APIS[key].flexible
+        head = struct.pack(">hhih", key, version, 7, -1) + (b"\0" if flexible else b"")
+        return self._bytes(struct.pack(">i", len(head) + len(body)) + head + body)
+
+    def cut(self, data: bytes) -> str:
+        """Send bytes and nothing more, ever; whether the broker answers or closes the connection."""
+        return self._bytes(data, end=True)
+
+    def _bytes(self, data: bytes, end: bool = False) -> str:
+        self.again()
+        self.wire.socket.settimeout(SILENCE_SECONDS)
+        try:
+            self.wire.socket.sendall(data)
+            if end:
+                self.wire.socket.shutdown(socket.SHUT_WR)
             (size,) = struct.unpack(">i", self.wire.exactly(4))
             self.wire.exactly(size)
-        except ConnectionError:
+        except TimeoutError:
+            return "silent"
+        except OSError:
+            return "closed"
+        finally:
             self.again()
-            return False
-        return True
+        return "answered"
 
     # ---- waiting for what Kafka does after its answer
 
@@ -154,7 +228,7 @@ class World:
             return sorted((self.normal(each, field) for each in value), key=repr)
         if field == "records":
             return self.batches(value)
-        if field == "topic_id":
+        if field in ("topic_id", "topic_ids"):
             return next(
                 (n for n, known in self.topic_ids.items() if known == value), "unknown id" if any(value) else ""
             )
@@ -166,7 +240,7 @@ class World:
             return next((f"producer {slot}" for slot, (pid, _) in self.producers.items() if pid == value), value < 0)
         if isinstance(value, str):
             if value in self.members.values():
-                return "the member"
+                return next(f"member {slot}" for (_, slot), known in self.members.items() if known == value)
             try:
                 uuid.UUID(value[-36:])
             except ValueError:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from millstream.broker.connection import Connection
+    from millstream.broker.inbox import Inbox
     from millstream.broker.security.listeners import Listener
     from millstream.log import Log, Topic
     from millstream.protocol.wire import Message
@@ -65,7 +66,7 @@ class Broker:
         self.read_view = memoryview(bytearray(limits.READ_BYTES))
         self.connections: set[Connection] = set()
         self.unfinished = 0  # connections that hold a large unfinished request
-        self.starved: deque[Connection] = deque()  # those of them that wait for room
+        self.starved: deque[Inbox] = deque()  # those of them that wait for room
         self.fetch_sessions = FetchSessions()
         self.flusher = Flusher(loop)
         log.on_unflushed(self.flusher.soon)
@@ -177,7 +178,7 @@ class Broker:
             self.starved.popleft().close("unfinished, it was given up for others (queued.max.request.bytes)")
         return self._budget >= size
 
-    def starve(self, connection: "Connection") -> None:
+    def starve(self, connection: "Inbox") -> None:
         """A connection with a large unfinished request waits for room. If all that hold some wait, one must go."""
         self.starved.append(connection)
         if len(self.starved) >= self.unfinished:

@@ -36,6 +36,7 @@ class Replayed(NamedTuple):
     value: memoryview | None
     producer_id: int  # -1: not in a transaction
     ended: bool | None = None  # for the end of a transaction: whether it committed
+    partition: int = 0
 
 
 def pack(prefix: int, message: Message, version: int) -> bytes:
@@ -107,7 +108,9 @@ class InternalTopic:
                     if found.control:
                         marker = records.marker(batch)
                         if marker is not None:
-                            yield Replayed(-1, memoryview(b""), -1, None, found.producer_id, marker.commit)
+                            yield Replayed(
+                                -1, memoryview(b""), -1, None, found.producer_id, marker.commit, partition.index
+                            )
                         continue
                     for record in records.records(batch):
                         if record.key is None or len(record.key) < 2:
@@ -119,6 +122,7 @@ class InternalTopic:
                             PREFIX.unpack_from(value)[0] if value is not None else -1,
                             value[2:] if value is not None else None,
                             producer,
+                            partition=partition.index,
                         )
                     offset = found.last_offset + 1
                 if read.next_offset <= offset and not data:

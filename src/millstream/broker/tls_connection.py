@@ -5,7 +5,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from millstream.broker import limits
-from millstream.broker.connection import Connection, Unfinished
+from millstream.broker.connection import Connection
+from millstream.broker.outbox import Unfinished
 from millstream.broker.security.tls import TlsSocket
 
 if TYPE_CHECKING:

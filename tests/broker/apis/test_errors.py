@@ -100,7 +100,7 @@ def test_idempotent_produce(wire, topic):
 
 def test_transactional_produce_without_a_transaction(wire, topic):
     batch = build([(b"k", b"v")], now(), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    assert produce(wire, topic, batch).error_code == errors.INVALID_TXN_STATE
+    assert produce(wire, topic, batch).error_code == errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED  # which one?
     assert produce(wire, topic, batch, transactional_id="none").error_code == errors.INVALID_PRODUCER_ID_MAPPING
     made = wire.ask(InitProducerIdRequest("some", 1000), 5)
     batch = build(

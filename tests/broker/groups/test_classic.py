@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millstream.broker.groups.classic import ClassicGroup, Join, Joined, State, Store, Synced
+from millstream.broker.groups.classic import ClassicGroup, State
+from millstream.broker.groups.classic_events import Join, Joined, Store, Synced
 from millstream.protocol import errors
 
 JOIN = Join("", None, "client", "/host", 10.0, 60.0, "consumer", [("range", b"r"), ("roundrobin", b"rr")])
@@ -222,7 +223,7 @@ def test_an_older_static_leader_is_not_made_leader_again(h):
 def test_a_static_member_with_another_subscription_rebalances(h):
     first = h.join("a", instance_id="i")
     h.sync("s", first.member_id, {first.member_id: b"x"}, instance="i")
-    back = h.join("a2", instance_id="i", protocols=[("cooperative", b"")])
+    back = h.join("a2", instance_id="i", protocols=[("cooperative", b""), ("range", b"")])
     assert back.generation == 2
 
 
@@ -234,13 +235,103 @@ def test_the_first_rebalance_waits_for_more_members():
     h.tick(1)
     h.enter("b")
     h.tick(2)
+    assert "a" not in h.answers  # somebody came: once more
+    h.tick(3)
     assert h.answers["a"].generation == h.answers["b"].generation == 1
+
+
+def test_the_first_rebalance_waits_once_more_when_members_came_but_not_beyond_the_rebalance_timeout():
+    h = Harness(initial_delay=3.0)
+    h.enter("a", rebalance_seconds=8.0)
+    for step in range(3):
+        h.tick(2)
+        h.enter(f"more {step}", rebalance_seconds=8.0)
+        assert h.group.state is State.PREPARING
+    h.tick(2)
+    assert h.group.state is State.COMPLETING
+    assert len(h.group.members) == 4
+
+
+def test_the_first_rebalance_does_not_wait_for_ids_that_nobody_joins_with(h):
+    """Two ids were given, as after a lost answer; the group goes on with the one that joins."""
+    h.join("lost")
+    h.enter("a")
+    assert h.answers["a"].generation == 1
+    assert h.group.pending
+
+
+def test_a_later_rebalance_waits_for_a_given_id_until_its_session_ends(h):
+    [a] = h.stable("a")
+    h.tick(5)
+    h.join("id only")
+    h.join("a2", member_id=a)
+    assert "a2" not in h.answers
+    h.tick(10)
+    assert h.answers["a2"].generation == 2
+
+
+def test_who_leaves_the_first_rebalance_does_not_end_it():
+    h = Harness(initial_delay=3.0)
+    a = h.enter("a")
+    h.enter("b")
+    assert h.leave(a) == 0
+    assert "b" not in h.answers
+    h.tick(3)
+    h.tick(3)
+    assert h.answers["b"].generation == 1
+
+
+def test_a_member_may_not_change_to_protocols_that_nobody_knows(h):
+    """Not even the only one: Kafka compares with what it has itself (ClassicGroup.supportsProtocols)."""
+    [a] = h.stable("a")
+    refused = h.join("x", member_id=a, protocols=[("other", b"")])
+    assert (refused.error, refused.member_id) == (errors.INCONSISTENT_GROUP_PROTOCOL, a)
+    assert h.join("y", member_id=a, protocol_type="connect").error == errors.INCONSISTENT_GROUP_PROTOCOL
+    assert h.join("z", member_id=a, protocols=[("other", b""), ("range", b"")]).error == 0
+
+
+def test_a_member_that_only_beats_must_sync_before_the_rebalance_timeout(h):
+    a, b = h.stable("a", "b")
+    h.join("a3", member_id=a)
+    h.join("b3", member_id=b)
+    h.sync("s3", a, {a: b"x"})
+    assert h.group.state is State.STABLE
+    for _ in range(11):
+        h.tick(6)
+        h.beat(a)
+        h.beat(b)
+    assert list(h.group.members) == [a]
+    assert h.beat(a) == errors.REBALANCE_IN_PROGRESS
 
 
 def test_a_full_group():
     h = Harness(max_size=1)
+    late = h.join("late").member_id
     h.enter("a")
     assert h.join("b").error == errors.GROUP_MAX_SIZE_REACHED
+    refused = h.join("late2", member_id=late)
+    assert (refused.error, refused.member_id) == (errors.GROUP_MAX_SIZE_REACHED, "")
+    assert not h.group.pending
+
+
+def test_topics_that_are_followed(h):
+    subscription = bytes.fromhex("0001 00000001 0001 74 00000000 00000000")
+    assert not h.group.follows("t")
+    a = h.enter("a", protocols=[("range", subscription)])
+    assert h.group.follows("t")
+    assert not h.group.follows("u")
+    h.sync("s", a, {})
+    h.join("again", member_id=a, protocols=[("range", b"?")])
+    assert h.group.follows("u")  # it cannot be read, so it may be any topic
+    h.leave(a)
+    assert not h.group.follows("t")
+    assert h.group.check_offset_delete() == 0
+
+
+def test_a_group_of_another_type_keeps_its_offsets_while_it_has_members(h):
+    h.enter("a", protocol_type="connect")
+    assert h.group.check_offset_delete() == errors.NON_EMPTY_GROUP
+    assert not h.group.follows("t")
 
 
 def test_commits(h):
@@ -252,6 +343,17 @@ def test_commits(h):
     assert check(a, None, 1, h.now) == 0
     assert check(a, None, 2, h.now) == errors.ILLEGAL_GENERATION
     assert check("", None, -1, h.now) == errors.UNKNOWN_MEMBER_ID
+
+
+def test_transactional_commits(h):
+    """ClassicGroup.validateOffsetCommit."""
+    check = h.group.check_transactional_commit
+    assert check("whoever", None, -1) == 0  # nobody is there
+    [a] = h.stable("a")
+    assert check("", None, -1) == 0  # it does not say for whom (before KIP-447)
+    assert check(a, None, 1) == 0
+    assert check(a, None, -1) == check(a, None, 2) == errors.ILLEGAL_GENERATION
+    assert check("nobody", None, -1) == check("", "instance", -1) == errors.UNKNOWN_MEMBER_ID
 
 
 def test_deletion_answers_who_waits(h):

@@ -89,7 +89,7 @@ class Harness:
 def test_one_member_gets_everything_at_once():
     h = Harness()
     outcome = h.beat("a")
-    assert (outcome.error, outcome.epoch, outcome.assignment) == (0, 1, {T: {0, 1, 2, 3}})
+    assert (outcome.error, outcome.epoch, outcome.assignment) == (0, 2, {T: {0, 1, 2, 3}})
     assert h.group.state == "Stable"
     assert h.beat("a", full=False).assignment is None
 
@@ -98,13 +98,13 @@ def test_a_second_member_waits_until_the_first_has_let_go():
     h = Harness()
     h.beat("a")
     outcome = h.beat("b")
-    assert (outcome.epoch, outcome.assignment) == (2, {})
+    assert (outcome.epoch, outcome.assignment) == (3, {})
     assert h.group.state == "Reconciling"
-    assert h.beat("b").epoch == 2
+    assert h.beat("b").epoch == 3
     told = h.beat("a", full=False)
-    assert told.epoch == 1 and len(told.assignment[T]) == 2  # it must give up two, and say so
+    assert told.epoch == 2 and len(told.assignment[T]) == 2  # it must give up two, and say so
     assert h.owned("b") == set()
-    assert h.beat("a").epoch == 2
+    assert h.beat("a").epoch == 3
     assert len(h.beat("b").assignment[T]) == 2
     assert h.group.state == "Stable"
     assert not h.owned("a") & h.owned("b")
@@ -126,9 +126,12 @@ def test_epochs_are_checked():
     h.beat("a")
     assert h.beat("a", epoch=7).error == errors.FENCED_MEMBER_EPOCH
     assert h.group.heartbeat(Heartbeat("x", 3), 0).error == errors.UNKNOWN_MEMBER_ID
-    assert h.group.check_commit("a", 1) == 0
-    assert h.group.check_commit("a", 0) == errors.STALE_MEMBER_EPOCH
-    assert h.group.check_commit("x", 1) == errors.UNKNOWN_MEMBER_ID
+    assert h.group.check_commit("a", 2, [(T, 0)]) == 0
+    assert h.group.check_commit("a", 1, [(T, 0)]) == errors.STALE_MEMBER_EPOCH
+    assert h.group.check_commit("x", 1, [(T, 0)]) == errors.UNKNOWN_MEMBER_ID
+    assert h.group.check_fetch(None, -1) == h.group.check_fetch("a", 2) == 0
+    assert h.group.check_fetch("a", -1) == h.group.check_fetch("a", 1) == errors.STALE_MEMBER_EPOCH
+    assert h.group.check_fetch("x", 1) == h.group.check_fetch(None, 1) == errors.UNKNOWN_MEMBER_ID
 
 
 def test_an_earlier_epoch_commits_what_the_member_has_had_since_then():
@@ -142,13 +145,13 @@ def test_an_earlier_epoch_commits_what_the_member_has_had_since_then():
     kept = set(h.owned("a"))
     assert h.group.members["a"].epoch > first
     assert kept < before
-    assert h.group.check_commit("a", first) == errors.STALE_MEMBER_EPOCH
-    assert h.group.check_commit("a", first, older=True) == 0
-    for topic, index in before:
-        code = 0 if (topic, index) in kept else errors.STALE_MEMBER_EPOCH
-        assert h.group.check_partition("a", first, topic, index) == code
-        assert h.group.check_partition("a", first - 1, topic, index) == errors.STALE_MEMBER_EPOCH
-    assert h.group.check_commit("a", 99, older=True) == errors.STALE_MEMBER_EPOCH
+    for place in before:
+        code = 0 if place in kept else errors.STALE_MEMBER_EPOCH
+        assert h.group.check_commit("a", first, [place]) == code
+        assert h.group.check_commit("a", first - 1, [place]) == errors.STALE_MEMBER_EPOCH
+    assert h.group.check_commit("a", first, sorted(kept)) == 0
+    assert h.group.check_commit("a", first, sorted(before)) == errors.STALE_MEMBER_EPOCH  # one is enough
+    assert h.group.check_commit("a", 99, sorted(kept)) == errors.STALE_MEMBER_EPOCH
 
 
 def test_a_lost_answer_is_given_again():
@@ -159,8 +162,35 @@ def test_a_lost_answer_is_given_again():
     client = h.clients["a"]
     owned = {t: set(i) for t, i in client.owned.items()}
     h.beat("a")
-    assert client.epoch == 2
-    assert h.beat("a", epoch=1, owned=owned).epoch == 2
+    assert client.epoch == 3
+    assert h.beat("a", epoch=2, owned=owned).epoch == 3
+
+
+def test_everything_is_told_to_who_tells_everything():
+    """Others are only told of changes (GroupMetadataManager.consumerGroupHeartbeat)."""
+    h = Harness()
+    h.beat("a")
+    assert h.beat("a", owned={}).assignment is None
+    whole = Heartbeat("a", 2, rebalance_seconds=20.0, topics=frozenset(["t"]), owned={})
+    assert h.group.heartbeat(whole, h.now).assignment == {T: {0, 1, 2, 3}}
+
+
+def test_the_epoch_rises_once_for_each_change():
+    h = Harness()
+    assert h.beat("idle", topics=()).epoch == 1  # nobody follows anything
+    assert h.beat("a").epoch == 2
+    assert h.beat("more idle", topics=()).epoch == 2
+    h.beat("b")
+    assert h.group.epoch == 3
+    h.beat("a", epoch=-1)
+    h.beat("b", epoch=-1)
+    assert (h.group.epoch, h.group.target_epoch) == (5, 3)
+    h.beat("idle", assignor="range")
+    h.beat("more idle", assignor="range")
+    assert h.group.epoch == 6  # the one that most ask for has changed
+    h.beat("idle", epoch=-1)
+    h.beat("more idle", epoch=-1)
+    assert (h.group.state, h.group.epoch, h.group.target_epoch) == ("Empty", 8, 8)
 
 
 def test_silence_and_slow_revocation_are_fenced():

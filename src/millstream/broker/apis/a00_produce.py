@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from millstream.log import Partition, Topic
 
 logger = logging.getLogger(__name__)
+LEAST_BATCH = 17  # fewer bytes are no beginning of a batch of any format
 Blocked = tuple["Topic", PartitionProduceData, PartitionProduceResponse]
 
 
@@ -46,8 +47,8 @@ def handle(
     acks = request.acks
     transactional_id = request.transactional_id
     unsynced: list[Partition] = []
-    forbidden = transactional_id is not None and not connection.may(
-        Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
+    forbidden = _transactional(request) and (
+        transactional_id is None or not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
     )
     blocked: list[Blocked] = []
     failed = throttle = 0
@@ -68,14 +69,18 @@ def handle(
                 result = PartitionProduceResponse(part.index, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
             elif denied:
                 result = PartitionProduceResponse(part.index, errors.TOPIC_AUTHORIZATION_FAILED, -1)
-            elif topic is None or not 0 <= part.index < len(topic.partitions):
+            elif topic is None:
                 result = PartitionProduceResponse(part.index, missing, -1)
+            elif not 0 <= part.index < len(topic.partitions):
+                result = PartitionProduceResponse(part.index, errors.UNKNOWN_TOPIC_OR_PARTITION, -1)
             elif part.records is None or not len(part.records):
                 result = PartitionProduceResponse(part.index, errors.INVALID_RECORD, -1, error_message="no records")
             elif topic.internal:
                 result = PartitionProduceResponse(part.index, errors.INVALID_TOPIC_EXCEPTION, -1)
             elif _cut_short(part.records):
                 result = PartitionProduceResponse(part.index, errors.INVALID_RECORD, -1, error_message="no whole batch")
+            elif acks not in (-1, 0, 1) and 0 < _behind(part.records) < LEAST_BATCH:
+                result = PartitionProduceResponse(part.index, errors.INVALID_REQUIRED_ACKS, -1)
             elif code := _check_transaction(broker, transactional_id, topic, part, version):
                 result = PartitionProduceResponse(part.index, code, -1)
             elif acks not in (-1, 0, 1) and _whole(part.records):
@@ -181,6 +186,16 @@ def _wait(
     return future
 
 
+def _transactional(request: ProduceRequest) -> bool:
+    """Whether a partition's first batch is in a transaction; the request must name it (RequestUtils.hasTransactionalRecords)."""
+    for topic in request.topic_data:
+        for part in topic.partition_data:
+            batch = part.records
+            if batch is not None and len(batch) > HEADER_SIZE and batch[22] & TRANSACTIONAL and not _cut_short(batch):
+                return batch[16] == MAGIC
+    return False
+
+
 def _check_transaction(
     broker: "Broker", transactional_id: str | None, topic: "Topic", part: PartitionProduceData, version: int
 ) -> int:
@@ -188,12 +203,10 @@ def _check_transaction(
     batch = part.records
     if len(batch) <= HEADER_SIZE:
         return 0  # the log says what is wrong with it
-    if int.from_bytes(batch[8:12], "big") + OVERHEAD < len(batch):
+    if _behind(batch) > 0:
         return errors.INVALID_RECORD  # clients send one batch per partition; Kafka refuses more, too
-    if not batch[22] & TRANSACTIONAL:
+    if transactional_id is None or not batch[22] & TRANSACTIONAL:
         return 0
-    if transactional_id is None:
-        return errors.INVALID_TXN_STATE  # nobody could end it
     return broker.transactions.check_produce(transactional_id, (topic.name, part.index), batch, version)
 
 
@@ -202,6 +215,11 @@ def _whole(batch: memoryview | None) -> bool:
     if batch is None or len(batch) <= HEADER_SIZE or batch[16] != MAGIC:
         return False
     return int.from_bytes(batch[8:12], "big") + OVERHEAD == len(batch)
+
+
+def _behind(batch: memoryview) -> int:
+    """How many bytes there are behind the first batch."""
+    return len(batch) - int.from_bytes(batch[8:12], "big") - OVERHEAD
 
 
 def _cut_short(batch: memoryview) -> bool:

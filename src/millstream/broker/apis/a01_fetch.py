@@ -148,7 +148,7 @@ class Attempt:
         index = want.partition
         if want.current_leader_epoch > 0:
             self.failed = True
-            return PartitionData(index, errors.UNKNOWN_LEADER_EPOCH, -1)
+            return PartitionData(index, errors.UNKNOWN_LEADER_EPOCH, -1, aborted_transactions=None)
         self.partitions.append(partition)
         offset = want.fetch_offset
         limit = min(want.partition_max_bytes, left)
@@ -176,7 +176,7 @@ class Attempt:
             return PartitionData(index, e.code, -1, aborted_transactions=None)
         except LogError as e:
             self.failed = True
-            return PartitionData(index, e.code, -1)
+            return PartitionData(index, e.code, -1, aborted_transactions=None)
         records = Records(read.slices)
         if self.size and records.size > left:  # one oversized batch is for the first partition only
             records.release()

@@ -6,6 +6,7 @@ time that leads into an archive is answered when the segment has been fetched.
 """
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -65,20 +66,21 @@ def _answer(
     missing: "list[tuple[Partition, NotHere]]",
 ) -> ListOffsetsResponse:
     topics = []
+    asked = Counter((t.name, part.partition_index) for t in request.topics for part in t.partitions)
     for wanted in request.topics:
         topic = broker.log.topics.get(wanted.name)
         denied = not connection.may(Operation.DESCRIBE, Resource.TOPIC, wanted.name)
-        seen: set[int] = set()
         parts = []
         for part in wanted.partitions:
             index = part.partition_index
             if denied:
                 parts.append(ListOffsetsPartitionResponse(index, errors.TOPIC_AUTHORIZATION_FAILED))
                 continue
-            if index in seen:
-                parts.append(ListOffsetsPartitionResponse(index, errors.INVALID_REQUEST))
+            if (times := asked[wanted.name, index]) != 1:  # asked for twice: refused, once
+                if times:
+                    parts.append(ListOffsetsPartitionResponse(index, errors.INVALID_REQUEST))
+                    asked[wanted.name, index] = 0
                 continue
-            seen.add(index)
             if part.timestamp < 0 and version < SINCE.get(part.timestamp, 0 if part.timestamp >= -2 else 99):
                 parts.append(ListOffsetsPartitionResponse(index, errors.UNSUPPORTED_VERSION))
             elif topic is None or not 0 <= index < len(topic.partitions):

@@ -11,6 +11,7 @@ from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -19,61 +20,72 @@ from millstream.protocol.messages.offset_commit import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.log import Topic
+
+Known = tuple["Topic", OffsetCommitRequestPartition, OffsetCommitResponsePartition]
+BY_ID = 10
 
 
 def handle(
     broker: "Broker", connection: "Connection", request: OffsetCommitRequest, version: int
 ) -> OffsetCommitResponse:
     """Check the member, store, answer per partition."""
+    forbidden = 0
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
-        error = forbidden = errors.GROUP_AUTHORIZATION_FAILED
-    else:
-        forbidden = 0
-        error = broker.groups.check_commit(
-            request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
-        )
-    now = broker.now_ms()
-    longest = broker.settings.integer("offset.metadata.max.bytes")
-    expires = now + request.retention_time_ms if version <= 4 and request.retention_time_ms >= 0 else -1
-    commits: list[tuple[Where, Committed]] = []
+        forbidden = errors.GROUP_AUTHORIZATION_FAILED
+    known: list[Known] = []
     topics = []
     for wanted in request.topics:
-        topic = broker.topic_by_id(wanted.topic_id) if version >= 10 else broker.log.topics.get(wanted.name)
-        missing = errors.UNKNOWN_TOPIC_ID if version >= 10 else errors.UNKNOWN_TOPIC_OR_PARTITION
+        topic = broker.topic_by_id(wanted.topic_id) if version >= BY_ID else broker.log.topics.get(wanted.name)
         name = topic.name if topic is not None else wanted.name
         denied = bool(name) and not connection.may(Operation.READ, Resource.TOPIC, name)
         parts = []
         for part in wanted.partitions:
-            code = error
+            result = OffsetCommitResponsePartition(part.partition_index, forbidden)
+            parts.append(result)
             if forbidden:
-                pass
-            elif denied:
-                code = errors.TOPIC_AUTHORIZATION_FAILED
-            elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
-                code = missing
-            elif not error and (
-                stale := broker.groups.check_partition(
-                    request.group_id,
-                    request.member_id,
-                    request.generation_id_or_member_epoch,
-                    topic.id.bytes,
-                    part.partition_index,
-                )
-            ):
-                code = stale
-            elif not error and len(part.committed_metadata or "") > longest:
-                code = errors.OFFSET_METADATA_TOO_LARGE
-            elif not error:
-                what = Committed(
-                    part.committed_offset, part.committed_leader_epoch, part.committed_metadata or "", now, expires
-                )
-                commits.append(((topic.name, part.partition_index), what))
-            parts.append(OffsetCommitResponsePartition(part.partition_index, code))
+                continue
+            if denied:
+                result.error_code = errors.TOPIC_AUTHORIZATION_FAILED
+            elif topic is None:
+                result.error_code = errors.UNKNOWN_TOPIC_ID if version >= BY_ID else errors.UNKNOWN_TOPIC_OR_PARTITION
+            elif not 0 <= part.partition_index < len(topic.partitions):
+                result.error_code = errors.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                known.append((topic, part, result))
         topics.append(OffsetCommitResponseTopic(wanted.name, wanted.topic_id, parts))
+    if known:
+        _commit(broker, request, version, known)
+    return OffsetCommitResponse(0, topics)
+
+
+def _commit(broker: "Broker", request: OffsetCommitRequest, version: int, known: list[Known]) -> None:
+    """Store what may be stored, and put the others' errors into their results.
+
+    A member's earlier epoch that is too early for one partition refuses all (OffsetMetadataManager.commitOffset).
+    """
+    error = broker.groups.check_commit(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+        [(topic.id.bytes, part.partition_index) for topic, part, _ in known],
+        version,
+    )
+    longest = broker.settings.integer("offset.metadata.max.bytes")
+    now = broker.now_ms()
+    expires = now + request.retention_time_ms if version <= 4 and request.retention_time_ms >= 0 else -1
+    commits: list[tuple[Where, Committed]] = []
+    for topic, part, result in known:
+        metadata = part.committed_metadata or ""
+        if error:
+            result.error_code = error
+        elif len(metadata) > longest:
+            result.error_code = errors.OFFSET_METADATA_TOO_LARGE
+        else:
+            what = Committed(part.committed_offset, part.committed_leader_epoch, metadata, now, expires)
+            commits.append(((topic.name, part.partition_index), what))
     if commits:
         error = broker.groups.commit(request.group_id, commits)
-        if error:
-            for answer in topics:
-                for result in answer.partitions:
-                    result.error_code = result.error_code or error
-    return OffsetCommitResponse(0, topics)
+        for _, _, result in known:
+            result.error_code = result.error_code or error

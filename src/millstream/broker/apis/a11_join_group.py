@@ -7,7 +7,7 @@ the assignment from 9 (KIP-814).
 import asyncio
 from typing import TYPE_CHECKING
 
-from millstream.broker.groups.classic import Join, Joined
+from millstream.broker.groups.classic_events import Join, Joined
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from millstream.broker.groups.classic import Synced
+from millstream.broker.groups.classic_events import Synced
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse

@@ -70,5 +70,5 @@ def _write(broker: "Broker", marker: WritableTxnMarker, name: str, index: int) -
     except LogError as e:
         return e.code
     if name == OFFSETS_TOPIC:
-        broker.groups.transaction_ended(marker.producer_id, False)
+        broker.groups.transaction_ended(marker.producer_id, False, index)
     return errors.NONE

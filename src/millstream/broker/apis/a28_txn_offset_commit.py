@@ -1,17 +1,17 @@
 """TxnOffsetCommit (key 28), versions 0-6: offsets that count when the producer's transaction commits.
 
 Versions 0-2 name no member (KIP-447 came with 3). From version 5 the group joins the transaction by this request;
-version 6 names topics by id.
+version 6 names topics by id and knows STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND.
 """
 
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.security.acls import Operation, Resource
-from millstream.broker.transactions.coordinator import OFFSET_COMMIT_ADDS
 from millstream.protocol import errors
 from millstream.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -20,63 +20,82 @@ from millstream.protocol.messages.txn_offset_commit import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.log import Topic
+
+Known = tuple["Topic", TxnOffsetCommitRequestPartition, TxnOffsetCommitResponsePartition]
+BY_ID = 6
 
 
 def handle(
     broker: "Broker", connection: "Connection", request: TxnOffsetCommitRequest, version: int
 ) -> TxnOffsetCommitResponse:
-    """Check member and producer, store inside the transaction, answer per partition."""
+    """Check producer and member, store inside the transaction, answer per partition."""
     forbidden = 0
     if not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
         forbidden = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     elif not connection.may(Operation.READ, Resource.GROUP, request.group_id):
         forbidden = errors.GROUP_AUTHORIZATION_FAILED
-    error = forbidden or _check(broker, request, version)
-    now = broker.now_ms()
-    longest = broker.settings.integer("offset.metadata.max.bytes")
-    commits: list[tuple[Where, Committed]] = []
+    known: list[Known] = []
     topics = []
     for wanted in request.topics:
-        topic = broker.topic_by_id(wanted.topic_id) if version >= 6 else broker.log.topics.get(wanted.name)
+        topic = broker.topic_by_id(wanted.topic_id) if version >= BY_ID else broker.log.topics.get(wanted.name)
         name = topic.name if topic is not None else wanted.name
         denied = bool(name) and not connection.may(Operation.READ, Resource.TOPIC, name)
         parts = []
         for part in wanted.partitions:
-            code = error
+            result = TxnOffsetCommitResponsePartition(part.partition_index, forbidden)
+            parts.append(result)
             if forbidden:
-                pass
-            elif denied:
-                code = errors.TOPIC_AUTHORIZATION_FAILED
-            elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
-                code = errors.UNKNOWN_TOPIC_ID if version >= 6 else errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif not error and len(part.committed_metadata or "") > longest:
-                code = errors.OFFSET_METADATA_TOO_LARGE
-            elif not error:
-                what = Committed(part.committed_offset, part.committed_leader_epoch, part.committed_metadata or "", now)
-                commits.append(((topic.name, part.partition_index), what))
-            parts.append(TxnOffsetCommitResponsePartition(part.partition_index, code))
+                continue
+            if denied:
+                result.error_code = errors.TOPIC_AUTHORIZATION_FAILED
+            elif topic is None:
+                result.error_code = errors.UNKNOWN_TOPIC_ID if version >= BY_ID else errors.UNKNOWN_TOPIC_OR_PARTITION
+            elif not 0 <= part.partition_index < len(topic.partitions):
+                result.error_code = errors.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                known.append((topic, part, result))
         topics.append(TxnOffsetCommitResponseTopic(wanted.name, wanted.topic_id, parts))
-    if commits:
-        error = broker.groups.commit_pending(request.group_id, (request.producer_id, request.producer_epoch), commits)
-        if error:
-            for answer in topics:
-                for result in answer.partitions:
-                    result.error_code = result.error_code or error
+    if known:
+        _commit(broker, request, version, known)
     return TxnOffsetCommitResponse(0, topics)
 
 
-def _check(broker: "Broker", request: TxnOffsetCommitRequest, version: int) -> int:
+def _commit(broker: "Broker", request: TxnOffsetCommitRequest, version: int, known: list[Known]) -> None:
+    """Store what may be stored, and put the others' errors into their results."""
+    error = _check(broker, request, version, known)
+    longest = broker.settings.integer("offset.metadata.max.bytes")
+    now = broker.now_ms()
+    commits: list[tuple[Where, Committed]] = []
+    for topic, part, result in known:
+        metadata = part.committed_metadata or ""
+        if error:
+            result.error_code = error
+        elif len(metadata) > longest:
+            result.error_code = errors.OFFSET_METADATA_TOO_LARGE
+        else:
+            what = Committed(part.committed_offset, part.committed_leader_epoch, metadata, now)
+            commits.append(((topic.name, part.partition_index), what))
+    if commits:
+        error = broker.groups.commit_pending(request.group_id, (request.producer_id, request.producer_epoch), commits)
+        for _, _, result in known:
+            result.error_code = result.error_code or error
+
+
+def _check(broker: "Broker", request: TxnOffsetCommitRequest, version: int, known: list[Known]) -> int:
+    """The producer first, then the member, as Kafka (GroupCoordinatorService.commitTransactionalOffsets)."""
     if not request.group_id:
         return errors.INVALID_GROUP_ID
-    error = broker.groups.check_transactional_commit(
-        request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
-    )
+    producer = (request.producer_id, request.producer_epoch)
+    place = broker.groups.place(request.group_id)
+    error = broker.transactions.check_offset_commit(request.transactional_id, producer, place, version)
     if error:
         return error
-    producer = (request.producer_id, request.producer_epoch)
-    places = {broker.groups.place(request.group_id)}
-    if version >= OFFSET_COMMIT_ADDS:
-        error = broker.transactions.add(request.transactional_id, *producer, places, 2)
-    else:
-        error = broker.transactions.verify(request.transactional_id, *producer, places)
-    return errors.INVALID_PRODUCER_EPOCH if error == errors.PRODUCER_FENCED else error
+    places = [(topic.id.bytes, part.partition_index) for topic, part, _ in known]
+    epoch = request.generation_id_or_member_epoch
+    error = broker.groups.check_transactional_commit(
+        request.group_id, request.member_id, request.group_instance_id, epoch, places
+    )
+    if version < BY_ID and error in (errors.STALE_MEMBER_EPOCH, errors.GROUP_ID_NOT_FOUND):
+        return errors.ILLEGAL_GENERATION
+    return error

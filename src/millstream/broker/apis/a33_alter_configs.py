@@ -40,13 +40,20 @@ def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool
     if resource.resource_type != TOPIC:
         return errors.INVALID_REQUEST, "Only a topic's settings can be changed while the broker runs."
     topic = broker.log.topics.get(resource.resource_name)
-    if topic is None:
-        return errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist."
-    changes: dict[str, str | None] = dict.fromkeys(topic.config.overrides)
+    # As in Kafka, whether the settings are right is looked at before whether the topic is there
+    # (ConfigurationControlManager.validateAlterConfig).
+    changes: dict[str, str | None] = dict.fromkeys(topic.config.overrides if topic is not None else ())
+    names = [config.name for config in resource.configs]
+    if len(set(names)) != len(names):
+        return errors.INVALID_REQUEST, "Error due to duplicate config keys"
     for config in resource.configs:
+        if config.value is None:
+            return errors.INVALID_REQUEST, f"Null value not supported for : {config.name}"
         changes[config.name] = config.value
     try:
         TopicConfig({k: v for k, v in changes.items() if v is not None}, broker.log_defaults)
+        if topic is None:
+            return errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist."
         if not validate_only:
             broker.log.configure(topic.name, changes)
     except LogError as e:

@@ -24,11 +24,8 @@ def handle(
         return OffsetDeleteResponse(errors.GROUP_AUTHORIZATION_FAILED)
     if not request.group_id:
         return OffsetDeleteResponse(errors.INVALID_GROUP_ID)
-    if not broker.groups.exists(request.group_id):
-        return OffsetDeleteResponse(errors.GROUP_ID_NOT_FOUND)
-    subscribed = broker.groups.subscribed(request.group_id)
-    if subscribed is None:
-        return OffsetDeleteResponse(errors.NON_EMPTY_GROUP)
+    if error := broker.groups.check_offset_delete(request.group_id):
+        return OffsetDeleteResponse(error)
     places = []
     topics = []
     for wanted in request.topics:
@@ -40,7 +37,7 @@ def handle(
                 code = errors.TOPIC_AUTHORIZATION_FAILED
             elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
                 code = errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif wanted.name in subscribed:
+            elif broker.groups.follows(request.group_id, wanted.name):
                 code = errors.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 places.append((wanted.name, part.partition_index))

@@ -30,6 +30,9 @@ def handle(
     names = asked or [n for n in sorted(broker.log.topics) if connection.may(Operation.DESCRIBE, Resource.TOPIC, n)]
     first = 0
     if cursor is not None:
+        if cursor.partition_index < 0 or (asked and cursor.topic_name not in asked):
+            refused = [DescribeTopicPartitionsResponseTopic(errors.INVALID_REQUEST, name) for name in asked]
+            return DescribeTopicPartitionsResponse(0, refused, None)
         names = [name for name in names if name >= cursor.topic_name]
         first = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     left = max(1, min(request.response_partition_limit, MAX_PAGE))
@@ -41,12 +44,12 @@ def handle(
             topics.append(DescribeTopicPartitionsResponseTopic(errors.TOPIC_AUTHORIZATION_FAILED, name))
             first = 0
             continue
+        if not left:
+            return DescribeTopicPartitionsResponse(0, topics, DescribeTopicPartitionsResponseCursor(name, first))
         if topic is None:
             topics.append(DescribeTopicPartitionsResponseTopic(_missing(name), name))
             first = 0
             continue
-        if not left:
-            return DescribeTopicPartitionsResponse(0, topics, DescribeTopicPartitionsResponseCursor(name, first))
         last = min(len(topic.partitions), first + left)
         parts = [
             DescribeTopicPartitionsResponsePartition(0, index, broker.node_id, 0, node, node, [], [], [])

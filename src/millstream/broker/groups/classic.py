@@ -9,13 +9,14 @@ joining), KIP-800 (reasons), KIP-814 (a static leader that returns skips the ass
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
+from millstream.broker.groups.classic_events import Effect, Join, Joined, Store, Synced, Token
+from millstream.broker.groups.subscription import subscribed_topics
 from millstream.broker.limits import MAX_PENDING_MEMBERS
 from millstream.protocol import errors
 
-Token = object
 # A new member's JoinGroup waits at most this long for the rebalance: its client may be gone (Kafka: 5 minutes).
 NEW_MEMBER_JOIN_SECONDS = 300.0
 
@@ -59,54 +60,17 @@ class Member:
         return next((name for name, _ in self.protocols if name in candidates), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A JoinGroup request."""
+@dataclass(slots=True)
+class InitialRebalance:
+    """The rebalance of a group that was empty: it ends at its own time, whoever has come or only has an id until then.
 
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_seconds: float
-    rebalance_seconds: float
-    protocol_type: str
-    protocols: list[tuple[str, bytes]]
-    id_first: bool = True  # a new member gets its id before it joins (version 4 on)
-    may_skip: bool = True  # the client understands "skip the assignment" (version 9 on)
+    Each time that members came meanwhile it waits once more, within the rebalance timeout
+    (GroupMetadataManager.tryCompleteInitialRebalanceElseSchedule).
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Answer a JoinGroup."""
-
-    token: Token
-    error: int
-    member_id: str
-    generation: int = -1
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str = ""
-    members: list[tuple[str, str | None, bytes]] = field(default_factory=list)
-    skip: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """Answer a SyncGroup."""
-
-    token: Token
-    error: int
-    assignment: bytes = b""
-    protocol_type: str | None = None
-    protocol: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Write the group's metadata before anything that follows."""
-
-
-Effect = Joined | Synced | Store
+    deadline: float
+    left: float  # seconds that it may still be put off
+    grew: bool = False
 
 
 class ClassicGroup:
@@ -125,11 +89,13 @@ class ClassicGroup:
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}  # instance id -> member id
         self.pending: dict[str, float] = {}  # member ids that were given but have not joined -> deadline
+        self.unsynced: set[str] = set()  # members of this generation that have not asked for their assignment
+        self.topics: frozenset[str] | None = None  # that the members of this generation follow; None: not known
         self.initial_delay = initial_delay
         self.max_size = max_size
         self._new_id = new_id
         self._join_deadline = 0.0  # the rebalance ends now, whoever is missing
-        self._not_before = 0.0  # the first rebalance of a group waits for more members until then
+        self._initial: InitialRebalance | None = None  # set while a group that was empty gathers members
         self._sync_deadline = 0.0
 
     # ---- events
@@ -138,6 +104,8 @@ class ClassicGroup:
         """JoinGroup."""
         if self.state is State.DEAD:
             return [Joined(token, errors.COORDINATOR_NOT_AVAILABLE, request.member_id)]
+        if not self._has_room(request.member_id):
+            return [*self._turn_away(request.member_id, now), Joined(token, errors.GROUP_MAX_SIZE_REACHED, "")]
         if not self._accepts(request):
             return [Joined(token, errors.INCONSISTENT_GROUP_PROTOCOL, request.member_id)]
         if not request.member_id:
@@ -167,6 +135,7 @@ class ClassicGroup:
         if self.state is State.PREPARING:
             return [Synced(token, errors.REBALANCE_IN_PROGRESS)]
         if self.state is State.STABLE:
+            self.unsynced.discard(member_id)
             self._touch(member, now)
             return [self._synced(token, member)]
         if self.state is not State.COMPLETING:
@@ -175,6 +144,7 @@ class ClassicGroup:
         if member.syncing is not None:
             effects.append(Synced(member.syncing, errors.REBALANCE_IN_PROGRESS))
         member.syncing = token
+        self.unsynced.discard(member_id)
         self._touch(member, now)
         if member_id == self.leader:
             for each in self.members.values():
@@ -186,9 +156,6 @@ class ClassicGroup:
                     effects.append(self._synced(each.syncing, each))
                     each.syncing = None
                     self._touch(each, now)
-                elif each.deadline < now + each.session_seconds:
-                    # It has not synced yet: it must before the rebalance would time out.
-                    each.deadline = max(each.deadline, self._sync_deadline)
         return effects
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: float) -> int:
@@ -203,19 +170,13 @@ class ClassicGroup:
         """One member of a LeaveGroup; the error code and what follows."""
         if self.state is State.DEAD:
             return errors.COORDINATOR_NOT_AVAILABLE, []
-        if instance_id is not None:
-            known = self.static.get(instance_id)
-            if known is None:
-                return errors.UNKNOWN_MEMBER_ID, []
-            if member_id and member_id != known:
-                return errors.FENCED_INSTANCE_ID, []
-            member_id = known
         if member_id in self.pending:
             del self.pending[member_id]
             return errors.NONE, self._maybe_complete(now)
-        if member_id not in self.members:
-            return errors.UNKNOWN_MEMBER_ID, []
-        return errors.NONE, self._remove(member_id, now)
+        if instance_id is not None and not member_id:  # an administrator removes a static member
+            member_id = self.static.get(instance_id, "")
+        error = self._identify(member_id, instance_id)
+        return (error, []) if error else (errors.NONE, self._remove(member_id, now))
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> int:
         """Whether a member may commit offsets now (an empty group takes commits from outside: generation -1)."""
@@ -228,35 +189,49 @@ class ClassicGroup:
         return errors.REBALANCE_IN_PROGRESS if self.state is State.COMPLETING else errors.NONE
 
     def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Whether a transactional producer may commit for a member; -1 and no member: it does not say which (before KIP-447)."""
-        if generation < 0 and not member_id and instance_id is None:
+        """Whether a transactional producer may commit for a member; -1 and no member: it does not say which (before KIP-447).
+
+        Source: ClassicGroup.validateOffsetCommit.
+        """
+        if generation < 0 and (self.state is State.EMPTY or (not member_id and instance_id is None)):
             return errors.NONE
+        return self._check(member_id, instance_id, generation)
+
+    def check_offset_delete(self) -> int:
+        """Whether offsets may be deleted now (ClassicGroup.validateOffsetDelete); ``follows`` says of which topics."""
         if self.state is State.DEAD:
-            return errors.COORDINATOR_NOT_AVAILABLE
-        if generation >= 0 or member_id or instance_id is not None:
-            error = self._identify(member_id, instance_id)
-            if error:
-                return error
-            if generation >= 0 and generation != self.generation:
-                return errors.ILLEGAL_GENERATION
-        return errors.NONE
+            return errors.GROUP_ID_NOT_FOUND
+        kept = self.state is not State.EMPTY and self.protocol_type != "consumer"
+        return errors.NON_EMPTY_GROUP if kept else errors.NONE
+
+    def follows(self, topic: str) -> bool:
+        """Whether members follow a topic; consumers of which it is not known may (ClassicGroup.isSubscribedToTopic)."""
+        return self.protocol_type == "consumer" if self.topics is None else topic in self.topics
+
+    def restored(self, now: float) -> None:
+        """After a restart, with its members: what follows from them."""
+        self.state = State.STABLE if self.members else State.EMPTY
+        self.since = now
+        self._follow()
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed: expire members, end a rebalance that took too long."""
         effects: list[Effect] = []
-        for member_id in [i for i, deadline in self.pending.items() if deadline <= now]:
+        overdue = [i for i, deadline in self.pending.items() if deadline <= now]
+        for member_id in overdue:
             del self.pending[member_id]
+        effects += self._expire(now)
+        if overdue:
+            effects += self._maybe_complete(now, expired=True)
         if self.state is State.PREPARING:
-            effects += self._expire(now)
-            if self.state is State.PREPARING and now >= self._join_deadline:
+            if self._initial is not None:
+                effects += self._end_initial(self._initial, now)
+            elif now >= self._join_deadline:
                 effects += self._complete_join(now)
-            else:
-                effects += self._maybe_complete(now)
-        elif self.state is State.COMPLETING and now >= self._sync_deadline:
-            for member in [m for m in self.members.values() if m.syncing is None]:
-                effects += self._remove(member.id, now)
-        else:
-            effects += self._expire(now)
+        elif self.unsynced and now >= self._sync_deadline:
+            for member_id in list(self.unsynced):
+                effects += self._drop(member_id)
+            effects += self._prepare(now)
         return effects
 
     def next_deadline(self) -> float | None:
@@ -264,10 +239,8 @@ class ClassicGroup:
         times = list(self.pending.values())
         times += [m.deadline for m in self.members.values() if m.new or (m.joining is None and m.syncing is None)]
         if self.state is State.PREPARING:
-            times.append(self._join_deadline)
-            if self._not_before:
-                times.append(self._not_before)
-        elif self.state is State.COMPLETING:
+            times.append(self._initial.deadline if self._initial is not None else self._join_deadline)
+        elif self.unsynced:
             times.append(self._sync_deadline)
         return min(times, default=None)
 
@@ -282,22 +255,28 @@ class ClassicGroup:
 
     # ---- joining
 
-    def _accepts(self, request: Join) -> bool:
-        """Whether the protocols fit those of the members that are there."""
-        if not request.protocols or not request.protocol_type:
-            return False
-        others = [m for m in self.members.values() if m.id != request.member_id]
-        if not others or self.state is State.EMPTY:
-            return True
-        if self.protocol_type is not None and request.protocol_type != self.protocol_type:
-            return False
-        names = {name for name, _ in request.protocols}
-        if request.instance_id is not None and (known := self.static.get(request.instance_id)):
-            others = [m for m in others if m.id != known]
-        return not others or any(all(any(n == name for n, _ in m.protocols) for m in others) for name in names)
+    def _has_room(self, member_id: str) -> bool:
+        """Whether one more may join; ids that are only given do not count (GroupMetadataManager.acceptJoiningMember)."""
+        known = self.members.get(member_id)
+        if self.state is State.PREPARING:
+            waiting = sum(m.joining is not None for m in self.members.values())
+            return waiting < self.max_size or (known is not None and known.joining is not None)
+        return self.state is State.EMPTY or known is not None or len(self.members) < self.max_size
 
-    def _full(self) -> bool:
-        return len(self.members) + len(self.pending) >= self.max_size or len(self.pending) >= MAX_PENDING_MEMBERS
+    def _turn_away(self, member_id: str, now: float) -> list[Effect]:
+        """A member for which there is no room is not waited for, either."""
+        effects = self._drop(member_id) if member_id in self.members else []
+        self.pending.pop(member_id, None)
+        return effects + self._maybe_complete(now)
+
+    def _accepts(self, request: Join) -> bool:
+        """Whether the protocols fit those that the members have now, its own included (ClassicGroup.supportsProtocols)."""
+        names = {name for name, _ in request.protocols}
+        if self.state is State.EMPTY:
+            return bool(names and request.protocol_type)
+        if request.protocol_type != self.protocol_type:
+            return False
+        return any(all(any(n == name for n, _ in m.protocols) for m in self.members.values()) for name in names)
 
     def _join_new(self, request: Join, token: Token, now: float) -> list[Effect]:
         member_id = self._new_id(request.instance_id or request.client_id)
@@ -305,12 +284,10 @@ class ClassicGroup:
             known = self.static.get(request.instance_id)
             if known is not None:
                 return self._replace(known, member_id, request, token, now)
-            if self._full():
-                return [Joined(token, errors.GROUP_MAX_SIZE_REACHED, "")]
             return self._add(member_id, request, token, now)
-        if self._full():
-            return [Joined(token, errors.GROUP_MAX_SIZE_REACHED, "")]
         if request.id_first:
+            if len(self.pending) >= MAX_PENDING_MEMBERS:
+                return [Joined(token, errors.GROUP_MAX_SIZE_REACHED, "")]
             self.pending[member_id] = now + request.session_seconds
             return [Joined(token, errors.MEMBER_ID_REQUIRED, member_id)]
         return self._add(member_id, request, token, now)
@@ -355,6 +332,8 @@ class ClassicGroup:
         )
         if not self.members:
             self.protocol_type = request.protocol_type
+        if self._initial is not None:
+            self._initial.grew = True
         self.members[member_id] = member
         if self.leader is None:
             self.leader = member_id
@@ -377,8 +356,11 @@ class ClassicGroup:
         """A static member has come back under a new member id."""
         member = self.members.pop(old_id)
         effects = self._refuse(member, errors.FENCED_INSTANCE_ID)
-        member.id = new_id
+        member.id, member.new = new_id, False
         self.members[new_id] = member
+        if old_id in self.unsynced:
+            self.unsynced.discard(old_id)
+            self.unsynced.add(new_id)
         self.static[request.instance_id or ""] = new_id
         was_leader = self.leader == old_id
         if was_leader:
@@ -414,27 +396,39 @@ class ClassicGroup:
 
     def _prepare(self, now: float) -> list[Effect]:
         """Begin a rebalance, or go on with it."""
+        if self.state is State.PREPARING:
+            return self._maybe_complete(now)
         effects: list[Effect] = []
-        if self.state is not State.PREPARING:
-            if self.state is State.COMPLETING:
-                for member in self.members.values():
-                    member.assignment = b""
-                    if member.syncing is not None:
-                        effects.append(Synced(member.syncing, errors.REBALANCE_IN_PROGRESS))
-                        member.syncing = None
-            self._not_before = now + self.initial_delay if self.state is State.EMPTY and self.initial_delay else 0.0
-            self._enter(State.PREPARING, now)
+        if self.state is State.COMPLETING:
             for member in self.members.values():
-                if member.joining is None:
+                member.assignment = b""
+                if member.syncing is not None:
+                    effects.append(Synced(member.syncing, errors.REBALANCE_IN_PROGRESS))
+                    member.syncing = None
                     self._touch(member, now)
+        self.unsynced.clear()
         longest = max((m.rebalance_seconds for m in self.members.values()), default=0.0)
-        if not self._join_deadline or self.since == now:
-            self._join_deadline = now + longest
+        self._join_deadline = now + longest
+        if self.state is State.EMPTY:
+            self._initial = InitialRebalance(now + self.initial_delay, max(longest - self.initial_delay, 0.0))
+        self._enter(State.PREPARING, now)
+        if self._initial is not None:
+            return effects + self._end_initial(self._initial, now)
         return effects + self._maybe_complete(now)
 
-    def _maybe_complete(self, now: float) -> list[Effect]:
-        """End the rebalance when everybody is there."""
-        if self.state is not State.PREPARING or now < self._not_before or self.pending:
+    def _end_initial(self, initial: InitialRebalance, now: float) -> list[Effect]:
+        """End the first rebalance if it is time, or put it off because members came."""
+        if now < initial.deadline:
+            return []
+        if not initial.grew or not initial.left:
+            return self._complete_join(now)
+        delay = min(self.initial_delay, initial.left)
+        self._initial = InitialRebalance(initial.deadline + delay, max(initial.left - self.initial_delay, 0.0))
+        return []
+
+    def _maybe_complete(self, now: float, expired: bool = False) -> list[Effect]:
+        """End the rebalance when everybody is there; the first one of a group only because somebody's time was up."""
+        if self.state is not State.PREPARING or self.pending or (self._initial is not None and not expired):
             return []
         if any(m.joining is None for m in self.members.values()):
             return []
@@ -450,15 +444,18 @@ class ClassicGroup:
             self._join_deadline = now + longest
             return []
         self.generation += 1
-        self._join_deadline = self._not_before = 0.0
+        self._initial = None
         if not self.members:
             self.leader = self.protocol = None
+            self._follow()
             self._enter(State.EMPTY, now)
             return [Store()]
         if self.leader not in self.members or self.members[self.leader].joining is None:
             self.leader = joined[0].id
         self.protocol = self._select()
+        self._follow()
         self._enter(State.COMPLETING, now)
+        self.unsynced = set(self.members)
         self._sync_deadline = now + max(m.rebalance_seconds for m in self.members.values())
         effects: list[Effect] = []
         for member in joined:
@@ -487,11 +484,20 @@ class ClassicGroup:
         for member in list(self.members.values()):
             waits = (member.joining is not None and not member.new) or member.syncing is not None
             if member.deadline <= now and not waits and member.id in self.members:
-                effects += self._remove(member.id, now)
+                effects += self._remove(member.id, now, expired=True)
         return effects
 
-    def _remove(self, member_id: str, now: float) -> list[Effect]:
+    def _remove(self, member_id: str, now: float, expired: bool = False) -> list[Effect]:
+        """A member leaves or is lost: the others rebalance, or need not wait for it."""
+        effects = self._drop(member_id)
+        if self.state in (State.STABLE, State.COMPLETING):
+            return effects + self._prepare(now)
+        return effects + self._maybe_complete(now, expired)
+
+    def _drop(self, member_id: str) -> list[Effect]:
+        """Forget a member."""
         member = self.members.pop(member_id)
+        self.unsynced.discard(member_id)
         effects = self._refuse(member, errors.UNKNOWN_MEMBER_ID)
         if member.instance_id is not None and self.static.get(member.instance_id) == member_id:
             del self.static[member.instance_id]
@@ -499,16 +505,12 @@ class ClassicGroup:
             self.leader = next((m.id for m in self.members.values() if m.joining is not None), None) or next(
                 iter(self.members), None
             )
-        if self.state in (State.STABLE, State.COMPLETING):
-            effects += self._prepare(now)
-        elif self.state is State.PREPARING:
-            effects += self._maybe_complete(now)
         return effects
 
     def _refuse(self, member: Member, error: int) -> list[Effect]:
         effects: list[Effect] = []
         if member.joining is not None:
-            effects.append(Joined(member.joining, error, member.id))
+            effects.append(Joined(member.joining, error, "" if error == errors.UNKNOWN_MEMBER_ID else member.id))
             member.joining = None
         if member.syncing is not None:
             effects.append(Synced(member.syncing, error))
@@ -532,6 +534,13 @@ class ClassicGroup:
                 return errors.UNKNOWN_MEMBER_ID
             return errors.FENCED_INSTANCE_ID if known != member_id else errors.NONE
         return errors.NONE if member_id in self.members else errors.UNKNOWN_MEMBER_ID
+
+    def _follow(self) -> None:
+        """Remember what the members of the generation follow (ClassicGroup.computeSubscribedTopics)."""
+        if self.protocol_type == "consumer":
+            self.topics = subscribed_topics(m.metadata(self.protocol) for m in self.members.values())
+        else:
+            self.topics = None
 
     def _touch(self, member: Member, now: float) -> None:
         member.deadline = now + member.session_seconds

@@ -61,6 +61,12 @@ class Heartbeat:
     client_id: str = ""
     client_host: str = ""
 
+    @property
+    def full(self) -> bool:
+        """Whether it says everything about the member, who then is told everything, too."""
+        subscribes = self.topics is not None or self.regex is not None
+        return self.rebalance_seconds is not None and subscribes and self.owned is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -110,7 +116,7 @@ class ConsumerGroup:
         max_size: int = 0x7FFFFFFF,
     ) -> None:
         self.id = group_id
-        self.epoch = 0
+        self.epoch = 1  # Kafka's first one, too (ModernGroup)
         self.target_epoch = 0
         self.target: Target = {}
         self.members: dict[str, Member] = {}
@@ -135,8 +141,10 @@ class ConsumerGroup:
         if member is None:
             return refusal
         joining = beat.epoch == JOIN_EPOCH
-        self._update(member, beat)
-        self._refresh_topics()
+        changed = self._update(member, beat)
+        changed |= self._refresh_topics()
+        if changed:
+            self._raise_epoch()
         if self.target_epoch < self.epoch:
             self._assign()
         before = (member.epoch, member.state, member.assigned, member.revoking)
@@ -144,7 +152,7 @@ class ConsumerGroup:
         if (member.epoch, member.state, member.assigned, member.revoking) != before or joining:
             self.changes.current.add(member.id)
         member.deadline = now + self.session_seconds
-        tell = joining or member.assigned != before[2] or (beat.owned is not None and beat.owned != member.assigned)
+        tell = joining or beat.full or member.assigned != before[2]
         return Outcome(0, None, member.id, member.epoch, member.assigned if tell else None)
 
     def tick(self, now: float) -> list[str]:
@@ -164,27 +172,30 @@ class ConsumerGroup:
         times += [m.revoke_deadline for m in self.members.values() if m.revoke_deadline is not None]
         return min(times, default=None)
 
-    def check_commit(self, member_id: str, epoch: int, older: bool = False) -> int:
-        """Whether a member may commit offsets now; the error code.
+    def check_commit(self, member_id: str, epoch: int, places: list[tuple[bytes, int]]) -> int:
+        """Whether a member may commit offsets of these partitions (topic id and index) now; the error code.
 
-        ``older``: an earlier epoch than the member's is for ``check_partition`` to judge.
+        With an earlier epoch than it has now, only if it has had every one of them since then (KIP-1251;
+        ConsumerGroup.validateOffsetCommit).
         """
         if epoch < 0 and not self.members:
             return errors.NONE
         member = self.members.get(member_id)
         if member is None:
             return errors.UNKNOWN_MEMBER_ID
-        if older and 0 <= epoch < member.epoch:
+        if epoch == member.epoch:
             return errors.NONE
-        return errors.NONE if epoch == member.epoch else errors.STALE_MEMBER_EPOCH
+        had = epoch < member.epoch and all(member.since.get(place, epoch + 1) <= epoch for place in places)
+        return errors.NONE if had else errors.STALE_MEMBER_EPOCH
 
-    def check_partition(self, member_id: str, epoch: int, topic_id: bytes, index: int) -> int:
-        """Whether a member may commit with an earlier epoch (KIP-1251): only if it has had the partition since then."""
-        member = self.members.get(member_id)
-        if member is None or epoch >= member.epoch:
+    def check_fetch(self, member_id: str | None, epoch: int) -> int:
+        """Whether an OffsetFetch that names a member is one of this group (ConsumerGroup.validateOffsetFetch)."""
+        if member_id is None and epoch < 0:
             return errors.NONE
-        since = member.since.get((topic_id, index))
-        return errors.NONE if since is not None and since <= epoch else errors.STALE_MEMBER_EPOCH
+        member = self.members.get(member_id or "")
+        if member is None:
+            return errors.UNKNOWN_MEMBER_ID
+        return errors.NONE if epoch == member.epoch else errors.STALE_MEMBER_EPOCH
 
     @property
     def state(self) -> str:
@@ -199,12 +210,12 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for."""
+        """The assignor that most members ask for, of several the first (ConsumerGroup.computePreferredServerAssignor)."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.assignor:
                 votes[member.assignor] = votes.get(member.assignor, 0) + 1
-        return max(sorted(votes), key=lambda name: votes[name], default="uniform")
+        return max(ASSIGNORS, key=lambda name: votes.get(name, 0))
 
     def subscribed(self) -> set[str]:
         """Topics that members follow, existing or not."""
@@ -255,9 +266,9 @@ class ConsumerGroup:
 
     def _join(self, beat: Heartbeat, now: float) -> tuple[Member | None, Outcome]:
         nobody = Outcome(0)
-        if beat.instance_id is not None and (old_id := self.static.get(beat.instance_id)) not in (None, beat.member_id):
-            old = self.members[old_id or ""]
-            if not old.away:
+        if beat.instance_id is not None and (old_id := self.static.get(beat.instance_id)) is not None:
+            old = self.members[old_id]
+            if not old.away:  # its own id does not help (GroupMetadataManager.throwIfInstanceIdIsUnreleased)
                 text = f"Static member {old_id} with instance id {beat.instance_id} is still in the group."
                 return None, Outcome(errors.UNRELEASED_INSTANCE_ID, text)
             return self._come_back(old, beat, now), nobody
@@ -270,7 +281,6 @@ class ConsumerGroup:
             if member.instance_id is not None:
                 self.static[member.instance_id] = member.id
             self.changes.members.add(member.id)
-            self._raise_epoch()
         else:  # it starts over: what it had may be given to anybody
             self._disown(member)
             member.assigned, member.revoking, member.since = {}, {}, {}
@@ -320,12 +330,19 @@ class ConsumerGroup:
         self.changes.members.add(member_id)
         self.changes.current.add(member_id)
         self.changes.target.add(member_id)
+        self._seen = self._wanted()
         self._raise_epoch()
         if not self.members:
             self.since = now
+            self.target_epoch = self.epoch
+            self.changes.target_epoch = True
 
-    def _update(self, member: Member, beat: Heartbeat) -> None:
-        """Take over what the heartbeat says of the member."""
+    def _update(self, member: Member, beat: Heartbeat) -> bool:
+        """Take over what the heartbeat says of the member; whether the group needs another assignment for it.
+
+        A member that follows nothing needs none (GroupMetadataManager.hasMemberSubscriptionChanged).
+        """
+        assignor = self.assignor
         before = (member.topics, member.regex, member.assignor, member.rack_id, member.rebalance_seconds)
         if beat.topics is not None:
             member.topics = beat.topics
@@ -341,15 +358,13 @@ class ConsumerGroup:
         after = (member.topics, member.regex, member.assignor, member.rack_id, member.rebalance_seconds)
         if after != before:
             self.changes.members.add(member.id)
-            if after[:3] != before[:3]:
-                self._raise_epoch()
+        return after[:2] != before[:2] or self.assignor != assignor
 
     # ---- assigning
 
     def _raise_epoch(self) -> None:
-        if self.epoch == self.target_epoch:  # several changes before the next assignment are one
-            self.epoch += 1
-            self.changes.group = True
+        self.epoch += 1
+        self.changes.group = True
 
     def _names(self, member: Member) -> frozenset[str]:
         return member.topics | self._match(member.regex) if member.regex else member.topics
@@ -359,13 +374,12 @@ class ConsumerGroup:
         existing = self._resolve()
         return {name: existing[name] for name in sorted(self.subscribed()) if name in existing}
 
-    def _refresh_topics(self) -> None:
-        """A topic that came, went or grew is a change of the group."""
+    def _refresh_topics(self) -> bool:
+        """Whether a topic that members follow came, went or grew."""
         wanted = self._wanted()
-        if wanted != self._seen:
-            self._seen = wanted
-            self.changes.group = True
-            self._raise_epoch()
+        changed = wanted != self._seen
+        self._seen = wanted
+        return changed
 
     def _assign(self) -> None:
         """Make the target assignment of the present epoch."""
@@ -409,13 +423,13 @@ class ConsumerGroup:
         if revoked and (owned is None or _overlap(owned, revoked)):
             self._disown(member)
             member.assigned, member.revoking, member.state = kept, revoked, UNREVOKED
+            member.previous_epoch = member.epoch
             member.revoke_deadline = now + member.rebalance_seconds
             self._own(member)
             return
         self._disown(member)
         member.assigned = {topic: kept.get(topic, set()) | given.get(topic, set()) for topic in set(kept) | set(given)}
-        if member.epoch != self.target_epoch:
-            member.previous_epoch, member.epoch = member.epoch, self.target_epoch
+        member.previous_epoch, member.epoch = member.epoch, self.target_epoch
         member.state = UNRELEASED if waiting else STABLE
         self._own(member)
 

@@ -2,31 +2,16 @@
 
 from collections.abc import Callable
 
-from millstream.broker.groups.classic import ClassicGroup, Member, State
+from millstream.broker.groups.classic import ClassicGroup, Member
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.internal_topics import Replayed, Write
-from millstream.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from millstream.protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from millstream.protocol.messages.offset_records import OffsetCommitKey, OffsetCommitValue
-from millstream.protocol.wire import ProtocolError
 
 OFFSET_COMMIT_LEGACY, OFFSET_COMMIT, GROUP_METADATA = 0, 1, 2
 # Kafka 3.x and 4.x read and write these.
 OFFSET_VERSION = 3
 GROUP_VERSION = 3
-
-
-def subscribed(group: ClassicGroup) -> set[str] | None:
-    """Topics of a consumer group's subscriptions (its members' metadata); None when one cannot be read."""
-    topics: set[str] = set()
-    for member in group.members.values():
-        data = member.metadata(group.protocol)
-        try:
-            version = min(int.from_bytes(data[:2], "big", signed=True), ConsumerProtocolSubscription.VERSIONS[1])
-            topics.update(ConsumerProtocolSubscription.decode(data, version, 2).topics)
-        except ProtocolError:
-            return None
-    return topics
 
 
 def offset_write(group: str, where: Where, what: Committed | None) -> Write:
@@ -103,6 +88,5 @@ def read_group(record: Replayed, make: Callable[[str], ClassicGroup], now: float
         group.members[member.id] = member
         if member.instance_id is not None:
             group.static[member.instance_id] = member.id
-    group.state = State.STABLE if group.members else State.EMPTY
-    group.since = now
+    group.restored(now)
     return group_id, group

@@ -121,7 +121,7 @@ class TransactionCoordinator:
             logger.error("transaction marker for %s-%d of producer %d: %s", *where, producer_id, e)
             return False
         if where[0] == OFFSETS_TOPIC:
-            self._broker.groups.transaction_ended(producer_id, commit)
+            self._broker.groups.transaction_ended(producer_id, commit, where[1])
         return True
 
     def _retry(self, transactional_id: str) -> None:
@@ -187,15 +187,11 @@ class TransactionCoordinator:
                 return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
             self.transactions[transactional_id] = transaction
             return InitProducerIdResponse(0, 0, transaction.producer_id, transaction.epoch)
-        given, epoch = request.producer_id, request.producer_epoch
-        error = errors.NONE
-        for _ in range(2):  # the first may abort what is open
-            error, effects = transaction.init(given, epoch, timeout, self._new_id(transaction), now)
-            if effects and not self._run(transaction, effects):
-                return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
-            if error != errors.CONCURRENT_TRANSACTIONS or not effects:
-                break
-            given = epoch = -1  # it was current before its own transaction was fenced
+        error, effects = transaction.init(
+            request.producer_id, request.producer_epoch, timeout, self._new_id(transaction), now
+        )
+        if effects and not self._run(transaction, effects):
+            return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
         if error:
             return InitProducerIdResponse(0, self.epoch_error(error, version, 4), -1, -1)
         return InitProducerIdResponse(0, 0, transaction.producer_id, transaction.epoch)
@@ -252,16 +248,24 @@ class TransactionCoordinator:
         """Whether a transactional batch may be appended; adds the partition for clients of version 2. The error code."""
         if len(batch) < PRODUCER_AT + PRODUCER.size:
             return errors.CORRUPT_MESSAGE
-        producer_id, epoch = PRODUCER.unpack_from(batch, PRODUCER_AT)
-        if version >= PRODUCE_ADDS:
-            error = self.add(transactional_id, producer_id, epoch, {where}, 2)
+        return self._admit(transactional_id, PRODUCER.unpack_from(batch, PRODUCER_AT), where, version - PRODUCE_ADDS)
+
+    def check_offset_commit(self, transactional_id: str, producer: tuple[int, int], where: Where, version: int) -> int:
+        """The same for the offsets that a transaction commits to a partition of the offsets topic. The error code."""
+        return self._admit(transactional_id, producer, where, version - OFFSET_COMMIT_ADDS)
+
+    def _admit(self, transactional_id: str, producer: tuple[int, int], where: Where, newer: int) -> int:
+        """``newer``: how many versions the request is beyond the one with which partitions join by being written to.
+
+        The codes are those of Kafka's AddPartitionsToTxnManager: the version before knows TRANSACTION_ABORTABLE.
+        """
+        if newer >= 0:
+            error = self.add(transactional_id, *producer, {where}, 2)
         else:
-            error = self.verify(transactional_id, producer_id, epoch, {where})
+            error = self.verify(transactional_id, *producer, {where})
         if error == errors.PRODUCER_FENCED:
             return errors.INVALID_PRODUCER_EPOCH
-        if error == errors.INVALID_TXN_STATE and version >= PRODUCE_ADDS - 1:
-            return errors.TRANSACTION_ABORTABLE
-        return error
+        return errors.TRANSACTION_ABORTABLE if error == errors.INVALID_TXN_STATE and newer >= -1 else error
 
     def topic_deleted(self, name: str) -> None:
         """Open transactions need not end in a topic that is gone."""

@@ -86,7 +86,8 @@ class Transaction:
     def init(self, producer_id: int, epoch: int, timeout_ms: int, new_id: int, now: int) -> tuple[int, list[Effect]]:
         """InitProducerId: a producer starts (-1, -1) or goes on with the id and epoch that it has.
 
-        An ongoing transaction is aborted first, then the caller asks again. ``new_id`` is used when the epochs run out.
+        An ongoing transaction is aborted, and the client told to ask again (CONCURRENT_TRANSACTIONS). ``new_id`` is used
+        when the epochs run out.
         """
         if self.state in PREPARED:
             return errors.CONCURRENT_TRANSACTIONS, []
@@ -186,13 +187,17 @@ class Transaction:
     # ---- inside
 
     def _is_retry(self, producer_id: int, epoch: int) -> bool:
-        """Whether an EndTxn of version 2 comes again after its end was decided."""
+        """Whether an EndTxn of version 2 comes again after its end was decided, by it or by the coordinator.
+
+        A producer whose transaction was aborted for its age learns so here: its commit is refused, and its abort is
+        answered with the raised epoch, with which it may go on (TransactionCoordinator.endTransaction).
+        """
         if self.state not in PREPARED and self.state not in COMPLETED:
             return False
         if self.state in PREPARED:
             return producer_id == self.producer_id and epoch == self.epoch
         if producer_id == self.producer_id:
-            return epoch == self.epoch - 1 and epoch == self.last_epoch
+            return epoch == self.epoch - 1
         return producer_id == self.previous_producer_id and epoch == LAST_EPOCH
 
     def _raise_epoch(self, new_id: int) -> None:
@@ -203,9 +208,12 @@ class Transaction:
             self.last_epoch, self.epoch = self.epoch, self.epoch + 1
 
     def _fence(self, now: int) -> list[Effect]:
-        """Abort what is open with a raised epoch, so that its producer cannot go on."""
+        """Abort what is open with a raised epoch, so that its producer cannot go on with it.
+
+        It may ask for its epoch again and go on, unless another one has come meanwhile (KIP-588).
+        """
         if self.epoch < 0x7FFF:
-            self.last_epoch, self.epoch = -1, self.epoch + 1  # no retry with the old epoch: it is fenced
+            self.last_epoch, self.epoch = self.epoch, self.epoch + 1
         return self._prepare(False, -1, now, False)
 
     def _prepare(self, commit: bool, new_id: int, now: int, raise_epoch: bool) -> list[Effect]:

@@ -1,0 +1,137 @@
+"""The offsets that groups commit: who may, stored before the answer, and what becomes of them."""
+
+from millstream.broker import limits
+from millstream.broker.groups import records
+from millstream.broker.groups.classic import ClassicGroup
+from millstream.broker.groups.offsets import Committed, Offsets, Where
+from millstream.broker.groups.running import Running
+from millstream.protocol import errors
+
+# Members of the new group protocol commit with this version of OffsetCommit or a later one.
+EPOCHS = 9
+
+
+class Commits(Running):
+    """The offsets of all groups."""
+
+    # ---- whether it is allowed
+
+    def check_offset_delete(self, group_id: str) -> int:
+        """Whether offsets of the group may be deleted, but for topics that it ``follows``; the error code."""
+        if not self.exists(group_id):
+            return errors.GROUP_ID_NOT_FOUND
+        group = self.groups.get(group_id)
+        return group.check_offset_delete() if group is not None else errors.NONE
+
+    def follows(self, group_id: str, topic: str) -> bool:
+        """Whether members of the group follow a topic."""
+        consumer = self.consumers.get(group_id)
+        if consumer is not None:
+            return topic in consumer.subscribed()
+        group = self.groups.get(group_id)
+        return group is not None and group.follows(topic)
+
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        places: list[tuple[bytes, int]],
+        version: int,
+    ) -> int:
+        """Whether an OffsetCommit for these partitions (topic id and index) is allowed now; the error code."""
+        consumer = self.consumers.get(group_id)
+        if consumer is not None:
+            if member_id in consumer.members and version < EPOCHS:
+                return errors.UNSUPPORTED_VERSION
+            return consumer.check_commit(member_id, generation, places)
+        group, error = self._committed_by(group_id, generation)
+        if group is None:
+            return errors.ILLEGAL_GENERATION if error == errors.GROUP_ID_NOT_FOUND and version < EPOCHS else error
+        error = group.check_commit(member_id, instance_id, generation, self._broker.loop.time())
+        self.heard(group)
+        return error
+
+    def check_transactional_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, epoch: int, places: list[tuple[bytes, int]]
+    ) -> int:
+        """Whether a TxnOffsetCommit for these partitions is allowed now, as far as the group goes; the error code."""
+        consumer = self.consumers.get(group_id)
+        if consumer is not None:
+            nobody = epoch == -1 and not member_id and instance_id is None
+            return errors.NONE if nobody else consumer.check_commit(member_id, epoch, places)
+        group, error = self._committed_by(group_id, epoch)
+        return error if group is None else group.check_transactional_commit(member_id, instance_id, epoch)
+
+    def _committed_by(self, group_id: str, generation: int) -> tuple[ClassicGroup | None, int]:
+        """The classic group that a commit is for; a commit from outside (-1) makes one, and keeps it even if it is refused.
+
+        Source: OffsetMetadataManager.validateOffsetCommit, validateTransactionalOffsetCommit.
+        """
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group, errors.NONE
+        known = group_id in self.offsets  # only offsets: of a group without members that was read back at start
+        if generation >= 0 and not known:
+            return None, errors.GROUP_ID_NOT_FOUND
+        if self._full() or (not known and len(self.offsets) >= limits.MAX_GROUPS):
+            return None, errors.GROUP_MAX_SIZE_REACHED
+        return self.classic(group_id, create=True), errors.COORDINATOR_NOT_AVAILABLE
+
+    def check_offset_fetch(self, group_id: str, member_id: str | None, epoch: int) -> int:
+        """Whether an OffsetFetch is allowed; the error code."""
+        consumer = self.consumers.get(group_id)
+        return errors.NONE if consumer is None else consumer.check_fetch(member_id, epoch)
+
+    # ---- what is committed
+
+    def place(self, group_id: str) -> Where:
+        """The partition that holds the group's offsets; made if it is not there yet."""
+        partition = self.store.partition(group_id)
+        return partition.topic.name, partition.index
+
+    def commit(self, group_id: str, commits: list[tuple[Where, Committed]]) -> int:
+        """Store committed offsets; the error code."""
+        error = self._write(group_id, [records.offset_write(group_id, where, what) for where, what in commits])
+        if not error:
+            offsets = self.offsets.setdefault(group_id, Offsets())
+            for where, what in commits:
+                offsets.commit(where, what)
+        return error
+
+    def commit_pending(self, group_id: str, producer: tuple[int, int], commits: list[tuple[Where, Committed]]) -> int:
+        """Store offsets inside a producer's transaction; the error code."""
+        writes = [records.offset_write(group_id, where, what) for where, what in commits]
+        error = self._write(group_id, writes, producer)
+        if not error:
+            offsets = self.offsets.setdefault(group_id, Offsets())
+            for where, what in commits:
+                offsets.commit_pending(producer[0], where, what)
+        return error
+
+    def transaction_ended(self, producer_id: int, commit: bool, index: int) -> None:
+        """The marker of a transaction is in a partition of the offsets topic: it ends what was committed there."""
+        for group_id, offsets in self.offsets.items():
+            if producer_id in offsets.pending and self.store.partition(group_id).index == index:
+                offsets.end(producer_id, commit)
+
+    def forget_offsets(self, group_id: str, places: list[Where]) -> int:
+        """Remove offsets, those of open transactions too (OffsetMetadataManager.deleteOffsets); the error code."""
+        offsets = self.offsets.get(group_id)
+        if offsets is None:
+            return errors.NONE
+        there = offsets.places()
+        known = [where for where in places if where in there]
+        error = self._write(group_id, [records.offset_write(group_id, where, None) for where in known])
+        if not error:
+            for where in known:
+                offsets.forget(where)
+        return error
+
+    def topic_deleted(self, name: str) -> None:
+        """Groups forget what they committed for a topic that is gone."""
+        for group_id, offsets in list(self.offsets.items()):
+            gone = [where for where in offsets.places() if where[0] == name]
+            if gone:
+                self.forget_offsets(group_id, gone)
