@@ -97,9 +97,13 @@ class Side(ABC):
 
     # ---- topics
 
+    def _admin(self) -> AdminClient:
+        # To be held in a name until its futures are done: they fail when it goes.
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 4})
+
     def create(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic and wait until every partition has its leader."""
-        admin = AdminClient({"bootstrap.servers": self.address})
+        admin = self._admin()
         admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])[topic].result(PATIENCE_S)
         deadline = time.monotonic() + PATIENCE_S
         while not answers(self.address, topic):
@@ -109,7 +113,7 @@ class Side(ABC):
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
-        admin = AdminClient({"bootstrap.servers": self.address})
+        admin = self._admin()
         admin.delete_topics([topic])[topic].result(PATIENCE_S)
 
     def configure(self, topic: str, config: Mapping[str, str]) -> None:
@@ -118,9 +122,8 @@ class Side(ABC):
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-        AdminClient({"bootstrap.servers": self.address}).incremental_alter_configs([resource])[resource].result(
-            PATIENCE_S
-        )
+        admin = self._admin()
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
     @contextmanager
     def topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> Iterator[str]:

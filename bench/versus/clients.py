@@ -161,9 +161,9 @@ class Librdkafka:
         job = {"records": records, "config": dict(config), "clients": clients, "partitions": partitions}
         return self._do("consume", side, topic, **job)
 
-    def latency(self, side: Side, topic: str, rate: int, seconds: float, size: int) -> Ran:
+    def latency(self, side: Side, topic: str, rate: int, seconds: float, size: int, config: Mapping[str, str]) -> Ran:
         """End-to-end latency at a rate."""
-        job = {"rate": rate, "seconds": seconds, "warm_up": 2.0, "size": size, "config": {"acks": "all"}}
+        job = {"rate": rate, "seconds": seconds, "warm_up": 2.0, "size": size, "config": dict(config)}
         return self._do("latency", side, topic, **job)
 
     def one_by_one(self, side: Side, topic: str, clients: int, seconds: float, size: int) -> Ran:

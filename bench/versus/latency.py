@@ -6,7 +6,8 @@ from versus.bench import Bench
 from versus.brokers import Side, in_turn
 from versus.clients import Ran
 
-RATES = (1_000, 20_000)
+CASES = ((1_000, 0), (20_000, 5), (20_000, 0))
+"""Records a second, and the clients' linger.ms: 5 is the default of both. Without, a batch may hold a single record."""
 SECONDS = 12.0
 SHORTEST_S = 3.0
 SIZE = 100
@@ -15,24 +16,26 @@ COMMIT_SECONDS = 5.0
 
 
 def latency(bench: Bench) -> None:
-    """Each rate, from call to receipt with librdkafka, and from call to acknowledgement with the Java client."""
+    """Each case, from call to receipt with librdkafka, and from call to acknowledgement with the Java client."""
     seconds = max(SHORTEST_S, SECONDS * bench.size)
-    for rate in RATES:
+    for rate, linger in CASES:
+        case = f"{rate:,} records/s, " + (f"linger {linger} ms, " if linger else "no linger, ")
+        config = {"acks": "all", "linger.ms": str(linger)}
         for repeat in range(bench.repeats):
             for side in in_turn(bench.sides, repeat):
                 with side.topic(bench.name("latency")) as topic:
                     before = side.cpu()
-                    ran = bench.librdkafka.latency(side, topic, rate, seconds, SIZE)
-                    _add(bench, f"{rate:,} records/s, end to end, librdkafka", side, ran, side.cpu() - before)
+                    ran = bench.librdkafka.latency(side, topic, rate, seconds, SIZE, config)
+                    _add(bench, case + "librdkafka", side, ran, side.cpu() - before)
         for repeat in range(bench.repeats):
             for side in in_turn(bench.sides, repeat):
                 with side.topic(bench.name("latency")) as topic:
                     before = side.cpu()
                     # A quarter of the records is for warming up.
                     records = int(rate * seconds * 4 / 3)
-                    ran = bench.java.produce(side, topic, records, SIZE, {"linger.ms": "0"}, rate=rate)
+                    ran = bench.java.produce(side, topic, records, SIZE, config, rate=rate)
                     ran = Ran(records, ran.rate, ran.cpu, ran.latency)
-                    _add(bench, f"{rate:,} records/s, acknowledged, Java", side, ran, side.cpu() - before)
+                    _add(bench, case + "Java", side, ran, side.cpu() - before)
 
 
 def _add(bench: Bench, case: str, side: Side, ran: Ran, cpu: float) -> None:

@@ -120,7 +120,7 @@ def latency(job: Job) -> Answer:
 
     reader = threading.Thread(target=receive, daemon=True)
     reader.start()
-    producer = Producer({**base, "linger.ms": 0, **job["config"]})
+    producer = Producer({**base, **job["config"]})
     producer.list_topics(job["topic"], PATIENCE_S)
     produce, poll, topic = producer.produce, producer.poll, job["topic"]
     begin = clock()
