@@ -42,13 +42,14 @@ class Ran:
     latency: Mapping[str, float] = field(default_factory=dict)
 
 
-def payloads(size: int) -> list[str]:
-    """Values of `size` characters of JSON, as events have it: a few fields, some of them repeating, some not."""
+def payloads(size: int, spread: int = 0) -> list[str]:
+    """Values of `size` characters of JSON, `spread` more or less: a few fields, some of them repeating, some not."""
     source = random.Random(size)
     made = []
     for _ in range(PAYLOADS):
         text = ""
-        while len(text) < size:
+        length = size + source.randint(-spread, spread)
+        while len(text) < length:
             text += json.dumps(
                 {
                     "carrier": source.choice(["UA", "AA", "B6", "DL", "EV", "MQ"]),
@@ -59,7 +60,7 @@ def payloads(size: int) -> list[str]:
                     "delay": round(source.uniform(-20, 400), 1),
                 }
             )
-        made.append(text[:size])
+        made.append(text[:length])
     return made
 
 
@@ -84,11 +85,12 @@ class Java:
         config: Mapping[str, str],
         clients: int = 1,
         rate: int = -1,
+        spread: int = 0,
     ) -> Ran:
         """ProducerPerformance: `records` in all."""
-        values = self._folder / f"payloads-{size}.txt"
+        values = self._folder / f"payloads-{size}-{spread}.txt"
         if not values.exists():
-            values.write_text("\n".join(payloads(size)))
+            values.write_text("\n".join(payloads(size, spread)))
         share = records // clients
         warm = int(share * WARM_UP)
         command = ["ProducerPerformance", "--topic", topic, "--num-records", str(share), "--payload-file", str(values)]
@@ -148,10 +150,17 @@ class Librdkafka:
     name = "librdkafka"
 
     def produce(
-        self, side: Side, topic: str, records: int, size: int, config: Mapping[str, str], clients: int = 1
+        self,
+        side: Side,
+        topic: str,
+        records: int,
+        size: int,
+        config: Mapping[str, str],
+        clients: int = 1,
+        spread: int = 0,
     ) -> Ran:
         """Send `records` in all."""
-        job = {"records": records, "payloads": payloads(size), "config": dict(config), "clients": clients}
+        job = {"records": records, "payloads": payloads(size, spread), "config": dict(config), "clients": clients}
         return self._do("produce", side, topic, **job)
 
     def consume(

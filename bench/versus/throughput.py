@@ -22,12 +22,14 @@ FEW = 2_000
 class Case:
     """What differs from the base case: Java, records of 1 KiB, one partition, acks=all, no compression, one client.
 
-    brief: it belongs to a short run too. config: of the producer. share: of the usual number of records.
+    brief: it belongs to a short run too. config: of the producer. share: of the usual number of records. spread: how much
+    shorter or longer than `size` records are.
     """
 
     name: str
     client: str = "Java"
     size: int = 1024
+    spread: int = 0
     partitions: int = 1
     clients: int = 1
     config: Mapping[str, str] = field(default_factory=dict)
@@ -53,6 +55,7 @@ def cases(client: str) -> list[Case]:
     return [
         Case("1 KiB, 1 partition, acks=all", client, brief=True),
         Case("100 B", client, size=100, brief=client == "librdkafka"),
+        Case("50 to 150 B", client, size=100, spread=50, brief=client == "librdkafka"),
         Case("8 partitions", client, partitions=8),
         Case("acks=1", client, config={"acks": "1"}),
         *(
@@ -102,13 +105,15 @@ def produce(bench: Bench) -> None:
 
 def _produce(client: Any, side: Side, topic: str, case: Case, bench: Bench) -> Callable[[], Ran]:
     records = case.records(bench)
-    return lambda: client.produce(side, topic, records, case.size, case.config, clients=case.clients)
+    return lambda: client.produce(
+        side, topic, records, case.size, case.config, clients=case.clients, spread=case.spread
+    )
 
 
 def consume(bench: Bench) -> None:
     """Every case of the consume row; librdkafka fills the topics, with the compression and the sizes of the case."""
     for case in CONSUME:
-        if "acks" in case.config or (bench.brief and not case.brief):
+        if "acks" in case.config or case.spread or (bench.brief and not case.brief):
             continue
         client = bench.client(case.client)
         records = case.records(bench)

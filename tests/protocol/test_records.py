@@ -189,6 +189,23 @@ def test_a_walk_over_runs_of_equal_records(runs, data):
         records.check(batch + bytes(cut))
 
 
+@given(
+    st.lists(st.integers(0, 400), min_size=1, max_size=60),
+    st.lists(st.sampled_from([0, 1, 63, 64, 8191, 8192, 2**31, 2**50, -1, -64, -65, -8193]), min_size=1, max_size=60),
+    st.integers(1, 40),
+)
+def test_a_walk_over_records_of_any_size_and_time(sizes, deltas, times):
+    """Lengths and timestamps of one, two and more bytes, all of them negative too; alike and not."""
+    base = 2**51
+    stamps = [base] + [base + delta for delta in deltas for _ in range(times)]
+    batch = records.build([(None, bytes(sizes[i % len(sizes)])) for i in range(len(stamps))], stamps)
+    assert records.check(batch) == max(stamps)
+    # The largest is behind the first, whose timestamp is the base: as an encoder may have it that counts back.
+    header = records.header(batch)
+    later = records.encode(header._replace(base_timestamp=base + 2**52), list(records.records(batch)))
+    assert records.check(later) == max(stamps)
+
+
 def test_a_wrong_length_far_inside_is_found():
     batch = records.build([(b"k", bytes(100))] * 5000, 1)
     assert records.check(batch) == 1
