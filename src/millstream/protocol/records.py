@@ -140,6 +140,10 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
+Entry = tuple[int, int, bytes | None, bool, bytes]
+"""A record's offset, timestamp by its producer, key, whether it has no value (a tombstone), and its encoded bytes."""
+
+
 class Marker(NamedTuple):
     """What a control batch says: how its producer's transaction ended, and the coordinator's epoch that decided it."""
 
@@ -239,6 +243,66 @@ def _records(data: Buffer, found: Header) -> Iterator[Record]:
         raise RecordsError(f"the records end after {len(data)} bytes, inside a record") from None
     if position != len(data):
         raise RecordsError(f"{len(data) - position} bytes follow the batch's {found.record_count} records")
+
+
+def entries(batch: Buffer, limit: int = MAX_UNCOMPRESSED) -> list[Entry]:
+    """The records of the first batch in `batch`, unpacked, as far as their keys; several times as fast as `records`.
+
+    RecordsError as there, but for what is wrong behind the key and the value's length.
+    """
+    found = header(batch)
+    if found.size > len(batch) or found.size < HEADER_SIZE:
+        raise RecordsError(f"the batch announces {found.size} bytes, {len(batch)} are there")
+    data = bytes(decompress(found.codec, memoryview(batch)[HEADER_SIZE : found.size], limit))
+    base, times = found.base_offset, found.base_timestamp
+    made = []
+    after = 0
+    previous = -1
+    size = len(data)
+    try:
+        for _ in range(found.record_count):
+            begin = after
+            length, position = varint(data, begin)
+            after = position + length
+            if length < SMALLEST_RECORD - 1 or after > size:
+                raise RecordsError(f"a record of {length} bytes does not fit into the {size - position} that are left")
+            # What is not negative and has one byte, as most are, is read without a call.
+            delta_time = data[position + 1]
+            if delta_time < 0x80 and not delta_time & 1:
+                delta_time >>= 1
+                position += 2
+            else:
+                delta_time, position = varint(data, position + 1)
+            delta = data[position]
+            if delta < 0x80 and not delta & 1:
+                delta >>= 1
+                position += 1
+            else:
+                delta, position = varint(data, position)
+            length = data[position]
+            if length < 0x80 and not length & 1:
+                length >>= 1
+                position += 1
+            else:
+                length, position = varint(data, position)
+            key = None
+            if length >= 0:
+                key = data[position : position + length]
+                position += length
+            length, position = varint(data, position)
+            if position + (length if length > 0 else 0) >= after:
+                raise RecordsError(f"a record's key and value do not fit into its {after - begin} bytes")
+            if not previous < delta <= found.last_offset_delta:
+                raise RecordsError(
+                    f"offset delta {delta} after {previous}: expected rising ones up to {found.last_offset_delta}"
+                )
+            previous = delta
+            made.append((base + delta, times + delta_time, key, length < 0, data[begin:after]))
+    except IndexError:
+        raise RecordsError(f"the records end after {size} bytes, inside a record") from None
+    if after != size:
+        raise RecordsError(f"{size - after} bytes follow the batch's {found.record_count} records")
+    return made
 
 
 def check(batch: Buffer) -> int:
@@ -470,10 +534,15 @@ def encode(template: Header, found: Sequence[Record]) -> bytearray:
             _put_bytes(piece, value)
         put_varint(body, len(piece))
         body += piece
-    data: Buffer = compress(template.codec, body) if found else b""
+    return wrap(template, body, len(found))
+
+
+def wrap(template: Header, body: Buffer, count: int) -> bytearray:
+    """A batch with the header `template` around `count` encoded records; length, count and checksum are computed."""
+    data: Buffer = compress(template.codec, body) if count else b""
     batch = bytearray(HEADER_SIZE + len(data))
     batch[HEADER_SIZE:] = data
-    HEADER.pack_into(batch, 0, *template._replace(length=len(batch) - OVERHEAD, record_count=len(found), crc=0))
+    HEADER.pack_into(batch, 0, *template._replace(length=len(batch) - OVERHEAD, record_count=count, crc=0))
     seal(batch)
     return batch
 
