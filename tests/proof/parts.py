@@ -6,7 +6,7 @@ import re
 import sys
 from functools import partial
 
-from tests.conformance import kafka_python, kcat
+from tests.conformance import aiokafka, franz_go, kafka_python, kcat
 from tests.proof.part import Part, Results, Run
 from tests.proof.suites import pytest
 
@@ -14,7 +14,7 @@ DIFFERENTIAL_EXAMPLES = 25  # sequences of up to 25 requests, times the size
 EXAMPLE_S = 20.0  # no sequence takes nearly as long, being made small included
 ROUND_S = 90.0  # no round of any torture takes nearly as long
 # Rounds of each torture at size 1.
-TORTURES = {"kill": 3}
+TORTURES = {"kill": 3, "transactions": 4}
 
 
 def differential(run: Run) -> Results:
@@ -45,6 +45,8 @@ def torture(name: str, rounds: int, run: Run) -> Results:
 PARTS = [
     Part("kcat", "conformance", kcat.run),
     Part("kafka-python", "conformance", kafka_python.run),
+    Part("aiokafka", "conformance", aiokafka.run),
+    Part("franz-go", "conformance", franz_go.run),
     Part("apache-kafka", "differential", differential),
     *(Part(name, "torture", partial(torture, name, rounds)) for name, rounds in TORTURES.items()),
 ]
