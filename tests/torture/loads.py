@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.log import verify
+from tests.broker.serving import Process
 
 
 def main(description: str, rounds: Callable[[Path, int, Random], None], default: int = 5) -> None:
@@ -32,38 +29,28 @@ def main(description: str, rounds: Callable[[Path, int, Random], None], default:
     print(f"{options.rounds} rounds: every promise kept", flush=True)
 
 
-class Broker:
-    """A broker over `folder`; keeps its port."""
+class Broker(Process):
+    """A broker that is killed and started again, perhaps over another folder; keeps its port."""
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
-        self.environment = environment
-        self.address = "127.0.0.1:0"
-        self.popen: subprocess.Popen[str] | None = None
-        self.started = 0.0
+    def __init__(self, environment: dict[str, str] | None = None, *settings: str) -> None:
+        super().__init__(Path("unset"), *settings)  # start names it
+        self.environment = environment or {}
+        self.recovery = 0.0  # seconds from the command to its readiness
 
-    def start(self, folder: Path) -> None:
+    def start(self, folder: Path | None = None) -> Broker:
         begun = time.monotonic()
-        command = [sys.executable, "-m", "millstream.broker", "--data", str(folder), "--listen", self.address]
-        with folder.with_suffix(".stderr").open("a") as log:
-            self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment)
-        assert self.popen.stdout is not None
-        line = self.popen.stdout.readline()
-        assert line.startswith("ready "), folder.with_suffix(".stderr").read_text()[-2000:]
-        self.address = json.loads(line[6:])["kafka"]
-        self.started = time.monotonic() - begun
-
-    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        assert self.popen is not None and self.popen.stdout is not None
-        self.popen.send_signal(how)
-        self.popen.wait(30)
-        self.popen.stdout.close()
+        if folder is not None:
+            self.folder, self.log = folder, folder.with_suffix(".stderr")
+        super().start()
+        self.recovery = time.monotonic() - begun
+        return self
 
 
-def create(address: str, topic: str, **config: str) -> None:
+def create(address: str, topic: str, partitions: int = 1, **config: str) -> None:
     """Make a topic."""
     admin = AdminClient({"bootstrap.servers": address})
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, 1, config=settings)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(20)
 
 
 class Load:
