@@ -119,7 +119,9 @@ class Transform:
         self.lowest: dict[int, int] = {}  # offsets that were committed for sure
 
     def run(self, stop: threading.Event) -> None:
-        producer = Producer({"bootstrap.servers": self.address, "transactional.id": "transform", "linger.ms": 1, **QUICK})
+        producer = Producer(
+            {"bootstrap.servers": self.address, "transactional.id": "transform", "linger.ms": 1, **QUICK}
+        )
         consumer = Consumer(
             {
                 "bootstrap.servers": self.address, "group.id": "transform", "auto.offset.reset": "earliest",
@@ -147,7 +149,9 @@ class Transform:
                 if told.txn_requires_abort():
                     producer.abort_transaction(STEP_S)
                 else:
-                    producer = Producer({"bootstrap.servers": self.address, "transactional.id": "transform", "linger.ms": 1, **QUICK})
+                    producer = Producer(
+                        {"bootstrap.servers": self.address, "transactional.id": "transform", "linger.ms": 1, **QUICK}
+                    )
                     producer.init_transactions(STEP_S)
                 # Where the transaction began again: from what is committed.
                 for each in consumer.committed(consumer.assignment(), STEP_S):
@@ -184,7 +188,9 @@ class Committer:
     """Commits ever larger offsets of a group that nobody else uses, and looks what is committed."""
 
     def __init__(self, address: str) -> None:
-        self.consumer = Consumer({"bootstrap.servers": address, "group.id": "committer", "enable.auto.commit": False, **QUICK})
+        self.consumer = Consumer(
+            {"bootstrap.servers": address, "group.id": "committer", "enable.auto.commit": False, **QUICK}
+        )
         self.sent = 0
         self.known = -1  # acknowledged or seen
 
@@ -207,7 +213,13 @@ class Committer:
 def stored(address: str, topic: str, isolation: str) -> dict[int, list[tuple[int, bytes]]]:
     """Every partition of a topic to its end: offsets and values."""
     consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "checker", "isolation.level": isolation, "enable.partition.eof": True, **QUICK}
+        {
+            "bootstrap.servers": address,
+            "group.id": "checker",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            **QUICK,
+        }
     )
     partitions = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
     for each in partitions:
@@ -270,7 +282,9 @@ class World:
             for offset, data in entries:
                 writer, transaction, index = parsed(data)
                 assert (transaction, index) not in seen[writer], f"writer {writer}: {transaction}/{index} is doubled"
-                assert last.get(writer, (-1, -1)) < (transaction, index), f"writer {writer}: {transaction}/{index} is late"
+                assert last.get(writer, (-1, -1)) < (transaction, index), (
+                    f"writer {writer}: {transaction}/{index} is late"
+                )
                 last[writer] = (transaction, index)
                 seen[writer][transaction, index] = (partition, offset)
         committed = 0
@@ -281,7 +295,9 @@ class World:
             for transaction, fate in writer.fate.items():
                 count, size = counts[transaction], writer.size[transaction]
                 right = {"committed": {size}, "aborted": {0}, "unknown": {0, size}}[fate]
-                assert count in right, f"writer {writer.number}: {count} of {size} records of {transaction}, which is {fate}"
+                assert count in right, (
+                    f"writer {writer.number}: {count} of {size} records of {transaction}, which is {fate}"
+                )
                 committed += fate == "committed"
             for key, place in writer.acknowledged.items():
                 there = seen[writer.number].get(key, place)
@@ -289,7 +305,9 @@ class World:
         return f"{committed} transactions"
 
     def check_plain(self) -> str:
-        found = {(p, o): int(v) for p, entries in stored(self.address, "in", "read_committed").items() for o, v in entries}
+        found = {
+            (p, o): int(v) for p, entries in stored(self.address, "in", "read_committed").items() for o, v in entries
+        }
         for number, place in self.plain.acknowledged.items():
             assert found.get(place) == number, f"{number} was acknowledged at {place}, where {found.get(place)} is"
         return f"{len(self.plain.acknowledged)} plain"
@@ -304,7 +322,9 @@ class World:
             assert upto >= self.transform.lowest.get(each.partition, 0), "a committed offset went back"
             wanted = [data for offset, data in source[each.partition] if offset < upto]
             got = [data for _, data in copied[each.partition]]
-            assert got == wanted, f"partition {each.partition}: copied {len(got)}, expected {len(wanted)} in order, each once"
+            assert got == wanted, (
+                f"partition {each.partition}: copied {len(got)}, expected {len(wanted)} in order, each once"
+            )
         return f"{sum(map(len, copied.values()))} transformed"
 
 
