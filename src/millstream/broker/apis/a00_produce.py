@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     from millstream.log import Partition, Topic
 
 logger = logging.getLogger(__name__)
+# Errors of an append that Kafka answers without the start of the log (ReplicaManager.appendToLocalLog).
+WITHOUT_START = {
+    errors.CORRUPT_MESSAGE,
+    errors.MESSAGE_TOO_LARGE,
+    errors.RECORD_LIST_TOO_LARGE,
+    errors.KAFKA_STORAGE_ERROR,
+}
 LEAST_BATCH = 17  # fewer bytes are no beginning of a batch of any format
 Blocked = tuple["Topic", PartitionProduceData, PartitionProduceResponse]
 
@@ -235,9 +242,8 @@ def _append(
         appended = partition.append(batches, now)
     except LogError as e:
         record_errors = [BatchIndexAndErrorMessage(0, str(e))] if e.code == errors.INVALID_RECORD else []
-        # As in Kafka, whose RecordValidationException carries the start of the log.
-        of_records = e.code in (errors.INVALID_TIMESTAMP, errors.INVALID_RECORD) and _whole(batches)
-        start = partition.start_offset if of_records else -1
+        told = e.code not in WITHOUT_START and (e.code != errors.INVALID_RECORD or _whole(batches))
+        start = partition.start_offset if told else -1
         return PartitionProduceResponse(index, e.code, -1, -1, start, record_errors, str(e))
     if topic.config.durability == "commit":
         unsynced.append(partition)
