@@ -211,7 +211,7 @@ def _transactional(request: ProduceRequest) -> bool:
         for part in topic.partition_data:
             batch = part.records
             if batch is not None and len(batch) > HEADER_SIZE and batch[22] & TRANSACTIONAL and not _cut_short(batch):
-                return batch[16] == MAGIC
+                return bool(batch[16] == MAGIC)
     return False
 
 
