@@ -178,6 +178,8 @@ class World:
                     ready &= len(leaders) == count
                 else:
                     ready &= topic.error_code == errors.UNKNOWN_TOPIC_OR_PARTITION
+            if ready and self.epochs:
+                time.sleep(0.5)  # Kafka's group coordinator hears of it a moment later
             if ready and all(self.leads(name, count) for name, count in expected.items() if count):
                 return
             time.sleep(0.02)
@@ -253,10 +255,14 @@ class World:
         if data is None or not len(data):
             return []
         made: list[Any] = []
-        for position, found in records.headers(bytes(data)):
-            batch = bytes(data)[position : position + found.size]
-            if len(batch) < found.size:
-                break  # Kafka may send a part of a batch at the end
+        data, end = bytes(data), 0
+        while len(data) - end > records.HEADER_SIZE:  # Kafka may send a part of a batch at the end
+            size = int.from_bytes(data[end + 8 : end + 12], "big") + records.OVERHEAD
+            if end + size > len(data):
+                break
+            end += size
+        for position, found in records.headers(data[:end]):
+            batch = data[position : position + found.size]
             facts = (
                 found.base_offset,
                 found.attributes,

@@ -57,9 +57,13 @@ class Harness:
         return self.group.heartbeat(member, None, generation, self.now)
 
     def leave(self, member: str, instance=None) -> int:
-        error, effects = self.group.leave(member, instance, self.now)
-        self.carry_out(effects)
+        [error] = self.leave_all((member, instance))
         return error
+
+    def leave_all(self, *members) -> list[int]:
+        codes, effects = self.group.leave(list(members), self.now)
+        self.carry_out(effects)
+        return codes
 
     def tick(self, seconds: float) -> None:
         self.now += seconds
@@ -168,6 +172,24 @@ def test_the_last_one_out_empties_the_group(h):
     assert h.group.state is State.EMPTY
     assert h.group.generation == 2
     assert h.leave(a) == errors.UNKNOWN_MEMBER_ID
+
+
+def test_members_that_leave_together_are_all_gone_before_the_others_go_on(h):
+    a, b = h.stable("a", "b")
+    h.join("b9", member_id=b, protocols=[("range", b"changed")])  # waits for the other one
+    assert h.leave_all((a, None), (b, None), ("nobody", None)) == [0, 0, errors.UNKNOWN_MEMBER_ID]
+    assert h.answers["b9"].error == errors.UNKNOWN_MEMBER_ID
+    assert h.group.state is State.EMPTY
+
+
+def test_an_id_that_is_given_back(h):
+    """As in Kafka, the members rebalance for it."""
+    [a] = h.stable("a")
+    given = h.join("b").member_id
+    assert h.leave(given) == 0
+    assert h.group.state is State.PREPARING
+    h.join("a2", member_id=a)
+    assert h.answers["a2"].generation == 2
 
 
 def test_a_given_id_that_is_not_used_is_forgotten(h):

@@ -89,10 +89,8 @@ def guarded(tmp_path_factory):
 
 
 def produce_to(name, topic_id=bytes(16), transactional_id=None, count=1, size=10):
-    more = (
-        {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "transactional": True} if transactional_id else {}
-    )
-    batch = build([(None, b"x" * size)] * count, NOW, **more)
+    inside = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    batch = build([(None, b"x" * size)] * count, NOW, **(inside if transactional_id else {}))
     data = produce.TopicProduceData(name, topic_id, [produce.PartitionProduceData(0, batch)])
     return produce.ProduceRequest(transactional_id, -1, 1000, [data])
 

@@ -16,7 +16,7 @@ from millstream.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.differential.steps.groups import member_of
+from tests.differential.steps.groups import FIRST_CONSUMER, member_of
 from tests.differential.steps.making import EPOCHS, GROUPS, PLACE, PRODUCERS, SLOTS, SOME, Kind, Made, Parameters
 from tests.differential.world import World
 
@@ -68,10 +68,11 @@ def add_offsets(world: World, p: dict[str, Any]) -> Made:
 
 def commit_in_transaction(world: World, p: dict[str, Any]) -> Made:
     name = world.name("t", p["topic"])
-    part = TxnOffsetCommitRequestPartition(p["partition"], p["offset"], -1, p["metadata"])
-    topic = TxnOffsetCommitRequestTopic(name, partitions=[part])
+    indexes = [p["partition"]] if p["group"] < FIRST_CONSUMER else [p["partition"], 1 - min(max(p["partition"], 0), 1)]
+    parts = [TxnOffsetCommitRequestPartition(index, p["offset"], -1, p["metadata"]) for index in indexes]
+    topic = TxnOffsetCommitRequestTopic(name, partitions=parts)
     if p["version"] >= BY_ID:
-        topic = TxnOffsetCommitRequestTopic("", world.topic_ids.get(name, bytes(15) + b"\1"), [part])
+        topic = TxnOffsetCommitRequestTopic("", world.topic_ids.get(name, bytes(15) + b"\1"), parts)
     pid, epoch = _producer(world, p)
     request = TxnOffsetCommitRequest(
         world.name("x", p["producer"]), world.name("g", p["group"]), pid, epoch, topics=[topic]

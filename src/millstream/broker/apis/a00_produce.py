@@ -12,10 +12,12 @@ A client over its ``producer_byte_rate`` waits in the same way.
 
 import asyncio
 import logging
+import struct
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.security.quotas import PRODUCE
+from millstream.broker.transactions.coordinator import PRODUCE_ADDS
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.produce import (
@@ -33,9 +35,19 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
     from millstream.broker.parking import Waiting
+    from millstream.broker.transactions.turns import Turns
     from millstream.log import Partition, Topic
 
 logger = logging.getLogger(__name__)
+# Errors of an append that Kafka answers without the start of the log (ReplicaManager.appendToLocalLog).
+WITHOUT_START = {
+    errors.CORRUPT_MESSAGE,
+    errors.MESSAGE_TOO_LARGE,
+    errors.RECORD_LIST_TOO_LARGE,
+    errors.KAFKA_STORAGE_ERROR,
+}
+PRODUCER = struct.Struct(">qhi")  # id, epoch, first sequence
+PRODUCER_AT = 43  # in a batch
 LEAST_BATCH = 17  # fewer bytes are no beginning of a batch of any format
 Blocked = tuple["Topic", PartitionProduceData, PartitionProduceResponse]
 
@@ -47,9 +59,11 @@ def handle(
     acks = request.acks
     transactional_id = request.transactional_id
     unsynced: list[Partition] = []
-    forbidden = _transactional(request) and (
+    inside = _transactional(request)
+    forbidden = inside and (
         transactional_id is None or not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
     )
+    turns = broker.transactions.turns
     blocked: list[Blocked] = []
     failed = throttle = 0
     topics = []
@@ -85,6 +99,9 @@ def handle(
                 result = PartitionProduceResponse(part.index, code, -1)
             elif acks not in (-1, 0, 1) and _whole(part.records):
                 result = PartitionProduceResponse(part.index, errors.INVALID_REQUIRED_ACKS, -1)
+            elif (inside or turns) and _out_of_turn(turns, topic, part, version):
+                start = topic.partitions[part.index].start_offset
+                result = PartitionProduceResponse(part.index, errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, -1, start)
             elif topic.config.overload == "backpressure":
                 verdict = broker.parking.verdict(topic.partitions[part.index])
                 if verdict.blocked:
@@ -97,6 +114,8 @@ def handle(
                     topic.overload.throttled_ms += verdict.throttle_ms
             else:
                 result = _append(topic, part.index, part.records, now, unsynced)
+            if inside and topic is not None and not forbidden and not denied:
+                _note(turns, topic, part, result.error_code)
             failed = failed or result.error_code
             results.append(result)
         topics.append(TopicProduceResponse(data.name, data.topic_id, results))
@@ -217,6 +236,32 @@ def _whole(batch: memoryview | None) -> bool:
     return int.from_bytes(batch[8:12], "big") + OVERHEAD == len(batch)
 
 
+def _out_of_turn(turns: "Turns", topic: "Topic", part: PartitionProduceData, version: int) -> bool:
+    """Whether a batch that was refused must come first, or one of a transaction of version 2 does not begin with 0."""
+    batch = part.records
+    producer_id, _, sequence = PRODUCER.unpack_from(batch, PRODUCER_AT)
+    if turns.early((topic.name, part.index), producer_id, sequence):
+        return True
+    begins = version >= PRODUCE_ADDS and batch[22] & TRANSACTIONAL and sequence > 0
+    return bool(begins and producer_id not in topic.partitions[part.index].producers)
+
+
+def _note(turns: "Turns", topic: "Topic", part: PartitionProduceData, code: int) -> None:
+    """Remember that a batch of a transaction was refused, or that it was taken."""
+    batch = part.records
+    if batch is None or not 0 <= part.index < len(topic.partitions) or _cut_short(batch):
+        return
+    if len(batch) <= HEADER_SIZE or not batch[22] & TRANSACTIONAL:
+        return
+    producer_id, epoch, sequence = PRODUCER.unpack_from(batch, PRODUCER_AT)
+    if not code:
+        turns.taken((topic.name, part.index), producer_id)
+        return
+    known = topic.partitions[part.index].producers.get(producer_id)
+    if known is None or known.transaction_start < 0:
+        turns.refused((topic.name, part.index), producer_id, epoch, sequence)
+
+
 def _behind(batch: memoryview) -> int:
     """How many bytes there are behind the first batch."""
     return len(batch) - int.from_bytes(batch[8:12], "big") - OVERHEAD
@@ -235,9 +280,8 @@ def _append(
         appended = partition.append(batches, now)
     except LogError as e:
         record_errors = [BatchIndexAndErrorMessage(0, str(e))] if e.code == errors.INVALID_RECORD else []
-        # As in Kafka, whose RecordValidationException carries the start of the log.
-        of_records = e.code in (errors.INVALID_TIMESTAMP, errors.INVALID_RECORD) and _whole(batches)
-        start = partition.start_offset if of_records else -1
+        told = e.code not in WITHOUT_START and (e.code != errors.INVALID_RECORD or _whole(batches))
+        start = partition.start_offset if told else -1
         return PartitionProduceResponse(index, e.code, -1, -1, start, record_errors, str(e))
     if topic.config.durability == "commit":
         unsynced.append(partition)

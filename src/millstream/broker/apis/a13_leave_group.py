@@ -24,14 +24,12 @@ def handle(broker: "Broker", connection: "Connection", request: LeaveGroupReques
         return LeaveGroupResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
     members = request.members if version >= 3 else [MemberIdentity(request.member_id)]
     group = broker.groups.classic(request.group_id)
-    results = []
-    for member in members:
-        if group is None:
-            error = broker.groups.leave(request.group_id, member.member_id, member.group_instance_id)
-        else:
-            error, effects = group.leave(member.member_id, member.group_instance_id, broker.loop.time())
-            broker.groups.run(group, effects)
-        results.append(MemberResponse(member.member_id, member.group_instance_id, error))
+    if group is None:
+        codes = [broker.groups.leave(request.group_id, m.member_id, m.group_instance_id) for m in members]
+    else:
+        codes, effects = group.leave([(m.member_id, m.group_instance_id) for m in members], broker.loop.time())
+        broker.groups.run(group, effects)
+    results = [MemberResponse(m.member_id, m.group_instance_id, e) for m, e in zip(members, codes, strict=True)]
     if version < 3:
         return LeaveGroupResponse(0, results[0].error_code)
     return LeaveGroupResponse(0, 0, results)

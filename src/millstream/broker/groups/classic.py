@@ -166,17 +166,27 @@ class ClassicGroup:
         self._touch(self.members[member_id], now)
         return errors.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else errors.NONE
 
-    def leave(self, member_id: str, instance_id: str | None, now: float) -> tuple[int, list[Effect]]:
-        """One member of a LeaveGroup; the error code and what follows."""
+    def leave(self, members: list[tuple[str, str | None]], now: float) -> tuple[list[int], list[Effect]]:
+        """LeaveGroup of members (id and instance id); their error codes, and what follows once all of them are gone.
+
+        Source: GroupMetadataManager.classicGroupLeaveToClassicGroup.
+        """
         if self.state is State.DEAD:
-            return errors.COORDINATOR_NOT_AVAILABLE, []
-        if member_id in self.pending:
-            del self.pending[member_id]
-            return errors.NONE, self._maybe_complete(now)
-        if instance_id is not None and not member_id:  # an administrator removes a static member
-            member_id = self.static.get(instance_id, "")
-        error = self._identify(member_id, instance_id)
-        return (error, []) if error else (errors.NONE, self._remove(member_id, now))
+            return [errors.COORDINATOR_NOT_AVAILABLE] * len(members), []
+        codes: list[int] = []
+        effects: list[Effect] = []
+        for member_id, instance_id in members:
+            if self.pending.pop(member_id, None) is not None:
+                codes.append(errors.NONE)
+                continue
+            if instance_id is not None and not member_id:  # an administrator removes a static member
+                member_id = self.static.get(instance_id, "")
+            codes.append(self._identify(member_id, instance_id))
+            if not codes[-1]:
+                effects += self._drop(member_id)
+        if errors.NONE in codes:
+            effects += self._go_on(now)
+        return codes, effects
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> int:
         """Whether a member may commit offsets now (an empty group takes commits from outside: generation -1)."""
@@ -488,11 +498,14 @@ class ClassicGroup:
         return effects
 
     def _remove(self, member_id: str, now: float, expired: bool = False) -> list[Effect]:
-        """A member leaves or is lost: the others rebalance, or need not wait for it."""
-        effects = self._drop(member_id)
+        """A member is lost."""
+        return self._drop(member_id) + self._go_on(now, expired)
+
+    def _go_on(self, now: float, expired: bool = False) -> list[Effect]:
+        """Members are gone: the others rebalance, or need not wait for them."""
         if self.state in (State.STABLE, State.COMPLETING):
-            return effects + self._prepare(now)
-        return effects + self._maybe_complete(now, expired)
+            return self._prepare(now)
+        return self._maybe_complete(now, expired)
 
     def _drop(self, member_id: str) -> list[Effect]:
         """Forget a member."""

@@ -281,11 +281,6 @@ class ConsumerGroup:
             if member.instance_id is not None:
                 self.static[member.instance_id] = member.id
             self.changes.members.add(member.id)
-        else:  # it starts over: what it had may be given to anybody
-            self._disown(member)
-            member.assigned, member.revoking, member.since = {}, {}, {}
-            member.state, member.revoke_deadline, member.epoch = STABLE, None, 0
-            member.away = False
         return member, nobody
 
     def _come_back(self, old: Member, beat: Heartbeat, now: float) -> Member:

@@ -14,6 +14,7 @@ from millstream.broker.internal_topics import InternalTopic
 from millstream.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.transactions import records
 from millstream.broker.transactions.transaction import PREPARED, Effect, State, Store, Transaction, Where
+from millstream.broker.transactions.turns import Turns
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -50,6 +51,7 @@ class TransactionCoordinator:
             broker.settings.integer("transaction.state.log.segment.bytes"),
         )
         self.transactions: dict[str, Transaction] = {}
+        self.turns = Turns()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._expiry: asyncio.TimerHandle | None = None
 
