@@ -2,7 +2,7 @@
 
     scripts/bench log                 or: python bench/log.py --rows produce,latency --size 0.1
 
-A full run (size 1) takes about half an hour and writes two logs of 20 GB; a short one (0.1) takes less than three minutes: it
+A full run (size 1) takes a good half hour and writes two logs of 20 GB; a short one (0.1) takes less than three minutes: it
 leaves out the rows that need gigabytes (growth, restart) and all but the cases that say most. `--rows growth --size 0.1`
 measures them with 2 GB.
 
