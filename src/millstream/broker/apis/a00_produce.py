@@ -12,6 +12,7 @@ A client over its ``producer_byte_rate`` waits in the same way.
 
 import asyncio
 import logging
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from millstream.log import Partition, Topic
 
 logger = logging.getLogger(__name__)
+# Size of a batch behind its first twelve bytes. Unsigned: a negative one is announced by garbage, and too large as well.
+_announced = Struct(">8xI").unpack_from
 Blocked = tuple["Topic", PartitionProduceData, PartitionProduceResponse]
 
 
@@ -188,7 +191,7 @@ def _check_transaction(
     batch = part.records
     if len(batch) <= HEADER_SIZE:
         return 0  # the log says what is wrong with it
-    if int.from_bytes(batch[8:12], "big") + OVERHEAD < len(batch):
+    if _announced(batch)[0] + OVERHEAD < len(batch):
         return errors.INVALID_RECORD  # clients send one batch per partition; Kafka refuses more, too
     if not batch[22] & TRANSACTIONAL:
         return 0
@@ -201,12 +204,12 @@ def _whole(batch: memoryview | None) -> bool:
     """Whether a partition's bytes look like one batch; Kafka looks at that before anything else."""
     if batch is None or len(batch) <= HEADER_SIZE or batch[16] != MAGIC:
         return False
-    return int.from_bytes(batch[8:12], "big") + OVERHEAD == len(batch)
+    return bool(_announced(batch)[0] + OVERHEAD == len(batch))
 
 
 def _cut_short(batch: memoryview) -> bool:
     """Whether the first batch ends before its announced end."""
-    return len(batch) < HEADER_SIZE or int.from_bytes(batch[8:12], "big") + OVERHEAD > len(batch)
+    return len(batch) < HEADER_SIZE or bool(_announced(batch)[0] + OVERHEAD > len(batch))
 
 
 def _append(
