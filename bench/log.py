@@ -2,7 +2,7 @@
 
     scripts/bench log                 or: python bench/log.py --rows produce,latency --size 0.1
 
-A full run (size 1) takes about half an hour and writes two logs of 20 GB; a short one (0.1) takes less than three minutes: it
+A full run (size 1) takes a good half hour and writes two logs of 20 GB; a short one (0.1) takes less than three minutes: it
 leaves out the rows that need gigabytes (growth, restart) and all but the cases that say most. `--rows growth --size 0.1`
 measures them with 2 GB.
 
@@ -10,8 +10,8 @@ How it measures. Both brokers run all the time; each repeat runs one, then the o
 shows medians. What it costs is the CPU time of a broker's processes, user and system, before a run taken from that after it;
 MB are 10^6 bytes of the records' values. On a machine of two cores broker and client share the cores, so that the rate (by the
 client's clock) depends on the client as much as on the broker: the broker's CPU time per MB is then the fairest figure.
-`ahead` is how many times better ours is (below 1: worse), so that it reads the same for rates, times and memory. `--json FILE`
-keeps every single value.
+`ahead` is how many times better ours is (below 1: worse), so that it reads the same for rates, times and memory. `spread` is from
+the smallest to the largest of the repeats of the first column, as a share of the median. `--json FILE` keeps every single value.
 
 Not every combination is measured: there is a base case (1 KiB, one partition, acks=all, no compression, one client), and each
 other case changes one thing of it. Clients are Apache Kafka's own performance tools (Java) and librdkafka, with their defaults
@@ -19,7 +19,8 @@ except where a row says otherwise: librdkafka sends batches of up to 1 MB, the J
 text. Kafka runs as its start script has it (1 GB of heap, G1), with the settings in `versus/brokers.py`.
 
 Rows:
-- produce, consume: MB/s, records/s and broker CPU per MB. Ten consumers read everything each.
+- produce, consume: MB/s, records/s and broker CPU per MB. Ten consumers read everything each. Librdkafka's consumers wait for
+  5 ms, not the default of a second, when they have more records than were asked for.
 - requests: one record a request and nothing else, for the CPU per request.
 - latency: percentiles at 1,000 and 20,000 records/s, from the call of produce() to the receipt by a consumer (librdkafka), and to
   the acknowledgement (Java, whole milliseconds).
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -74,6 +76,7 @@ def main() -> None:
     if unknown := set(chosen) - set(ROWS):
         parser.error(f"no such rows: {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the brokers end, too
     folder = Path(tempfile.mkdtemp(prefix="bench-log-", dir=options.folder))
     bench = Bench(folder, options.size, options.repeats or (1 if options.size < BRIEF else 3))
     try:

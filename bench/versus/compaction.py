@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from versus.bench import Bench
 from versus.brokers import Side, in_turn
 
-KEYS = 400_000
+KEYS = 250_000
 ROUNDS = 4  # messages of each key
 VALUE = 100
 SEGMENT = 16 * 1024 * 1024

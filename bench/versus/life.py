@@ -12,7 +12,6 @@ from versus.brokers import Side, Watch, in_turn
 
 SETTLED_S = 3.0  # between a start and the look at its memory
 IDLE_S = 3.0
-STARTS = 2  # times as many as other repeats
 LOAD = 400_000
 GIGABYTE = 10**9
 LARGEST = 20
@@ -26,18 +25,24 @@ def start(bench: Bench) -> None:
     """Start in an empty folder, and once more; memory and CPU of a broker that nobody uses."""
     for repeat in range(bench.repeats):
         for side in in_turn(bench.fresh(f"start-{repeat}"), repeat):
-            seconds = side.start()
-            bench.add("start", "first, empty folder", side, {"seconds": seconds, "CPU seconds": side.cpu()})
-            time.sleep(SETTLED_S)
-            memory, before = side.memory(), side.cpu()
-            time.sleep(IDLE_S)
-            idle = (side.cpu() - before) / IDLE_S * 1000
-            bench.add("memory", "idle", side, {"RSS MB": memory.rss, "PSS MB": memory.pss, "CPU ms/s": idle})
-            side.stop()
-            seconds = side.start()
-            bench.add("start", "again, same folder", side, {"seconds": seconds, "CPU seconds": side.cpu()})
-            side.stop()
-            shutil.rmtree(side.folder)
+            try:
+                _start(bench, side)
+            finally:
+                side.stop()
+                shutil.rmtree(side.folder)
+
+
+def _start(bench: Bench, side: Side) -> None:
+    seconds = side.start()
+    bench.add("start", "first, empty folder", side, {"seconds": seconds, "CPU seconds": side.cpu()})
+    time.sleep(SETTLED_S)
+    memory, before = side.memory(), side.cpu()
+    time.sleep(IDLE_S)
+    idle = (side.cpu() - before) / IDLE_S * 1000
+    bench.add("memory", "idle", side, {"RSS MB": memory.rss, "PSS MB": memory.pss, "CPU ms/s": idle})
+    side.stop()
+    seconds = side.start()
+    bench.add("start", "again, same folder", side, {"seconds": seconds, "CPU seconds": side.cpu()})
 
 
 def memory(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +72,9 @@ class Found:
         verdicts: list[tuple[float, str]] = []
         for row in dict.fromkeys(row for row, _, _ in self.values):
             measures = list(dict.fromkeys(measure for name, _, measure in self.values if name == row))
-            lines.append(f"\n{row:{TITLE}}{'':14}" + "".join(f"{head:>{width(head)}}" for head in measures))
+            lines.append(
+                f"\n{row:{TITLE}}{'':14}" + "".join(f"{head:>{width(head)}}" for head in measures) + "   spread"
+            )
             for case in dict.fromkeys(case for name, case, _ in self.values if name == row):
                 lines += self._case(row, case, measures, verdicts)
         behind = sorted(each for each in verdicts if each[0] < 1)
@@ -90,7 +93,10 @@ class Found:
         lines = []
         for i, name in enumerate(SIDES):
             cells = "".join(f"{_number(medians[m][i], UNITS[m].digits):>{width(m)}}" for m in measures)
-            lines.append(f"{'' if i else case:{TITLE}}{name:14}{cells}".rstrip())
+            spread = (
+                _spread(self.values[row, case, measures[0]][name]) if (row, case, measures[0]) in self.values else ""
+            )
+            lines.append(f"{'' if i else case:{TITLE}}{name:14}{cells}{spread:>9}".rstrip())
         factors = {m: factor(*medians[m], UNITS[m].more) for m in measures}
         cells = "".join(f"{_number(factors[m], 2):>{width(m)}}" for m in measures)
         lines.append(f"{'':{TITLE}}{'  ahead':14}{cells}".rstrip())
@@ -100,14 +106,23 @@ class Found:
 
 def factor(ours: float | None, theirs: float | None, more: bool | None) -> float | None:
     """How many times better ours is (below 1: worse); None when nothing can be said."""
-    if more is None or not ours or not theirs:
+    if more is None or ours is None or theirs is None:
         return None
-    return ours / theirs if more else theirs / ours
+    better, worse = (ours, theirs) if more else (theirs, ours)
+    if not worse:
+        return math.inf if better else 1.0
+    return better / worse
 
 
 def width(measure: str) -> int:
     """Of a measure's column."""
     return max(11, len(measure) + 2)
+
+
+def _spread(values: list[float]) -> str:
+    """From the smallest to the largest of the repeats, as a share of the median."""
+    middle = median(values) if len(values) > 1 else 0.0
+    return f"{(max(values) - min(values)) / middle:.0%}" if middle else ""
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -40,7 +40,7 @@ def test_what_is_built_is_read_again(messages, codec, data):
 def test_entries_are_the_records_as_far_as_their_keys(messages, codec, data):
     times = [data.draw(st.integers(0, 2**40)) for _ in messages]
     batch = records.build(messages, times, codec=codec, base_offset=1000)
-    found = records.entries(batch)
+    found = list(records.entries(batch))
     assert [entry[:4] for entry in found] == [
         (record.offset, record.timestamp, record.key, record.value is None) for record in records.records(batch)
     ]
@@ -59,7 +59,7 @@ def test_entries_refuse_what_is_no_batch(messages, data):
         expected = list(records.records(batch))
     except RecordsError:
         try:  # what it does not look at may be wrong
-            records.entries(batch)
+            list(records.entries(batch))
         except RecordsError:
             return
     else:

@@ -268,7 +268,7 @@ class Cleaner:
         emptied_transaction = control and discard
         if control and discard:
             discard = bool(head[5] & DELETE_HORIZON) and head[7] <= self._now
-        found = entries(batch)
+        found = list(entries(batch))
         if discard:
             kept: list[Entry] = []
         elif control:
