@@ -39,7 +39,9 @@ def run(run: Run) -> Results:
     with run.broker(results, *SETTINGS) as broker:
         timeout_s = TIMEOUT_S * run.size
         words = [program, "-test.v", f"-test.timeout={timeout_s:.0f}s"]
-        code, said = run.command(words, timeout_s + 30, folder=folder, environment={**environment, "KGO_SEEDS": broker.address})
+        code, said = run.command(
+            words, timeout_s + 30, folder=folder, environment={**environment, "KGO_SEEDS": broker.address}
+        )
     read(said, results)
     if code and not results.failed:
         results.failed["the program"] = f"ended with {code}: {said[-1500:]}"

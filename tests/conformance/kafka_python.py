@@ -21,7 +21,7 @@ TIMEOUT_S = 600.0
 # What the source package leaves out of its tests (MANIFEST.in takes test_*.py), as far as a broker that runs already needs it.
 MISSING = {
     "__init__.py": "",
-    "service.py": '''
+    "service.py": """
 class ExternalService:
     def __init__(self, host, port):
         self.host, self.port = host, port
@@ -35,7 +35,7 @@ class ExternalService:
 class SpawnedService:
     def __init__(self, *args, **kwargs):
         raise RuntimeError("these tests run against a broker that is there")
-''',
+""",
 }
 
 

@@ -17,7 +17,9 @@ def main() -> int:
     """Run the parts that the arguments name; returns the exit code."""
     names = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(prog="scripts/proof", description=__doc__)
-    parser.add_argument("size", nargs="?", type=int, default=1, help="1: what continuous integration runs; 10: ten times as many rounds")
+    parser.add_argument(
+        "size", nargs="?", type=int, default=1, help="1: what continuous integration runs; 10: ten times as many rounds"
+    )
     parser.add_argument("--only", metavar="PART,…", default=",".join(names), help=f"of {', '.join(names)}")
     options = parser.parse_args()
     wanted = options.only.split(",")

@@ -31,7 +31,9 @@ def differential(run: Run) -> Results:
 def torture(name: str, rounds: int, run: Run) -> Results:
     """Some rounds of a torture, with a seed of their own each time; the log has the seed that shows a failure again."""
     results = Results()
-    code, said = run.python(["-m", f"tests.torture.{name}", "--rounds", str(rounds * run.size)], 120 + ROUND_S * rounds * run.size)
+    code, said = run.python(
+        ["-m", f"tests.torture.{name}", "--rounds", str(rounds * run.size)], 120 + ROUND_S * rounds * run.size
+    )
     *_, last = said.strip().splitlines() or [""]
     for number in range(rounds * run.size if code == 0 else 0):
         results.passed.append(f"round {number + 1}")

@@ -35,7 +35,16 @@ def source(run: Run, requirement: Path) -> Path:
     archives = run.tools / f"{name}-{version}"
     if not list(archives.glob("*.tar.gz")):
         # pip checks the hash before it keeps the file.
-        words = ["download", "--quiet", "--no-deps", "--no-binary", name, "--require-hashes", "--requirement", requirement]
+        words = [
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            name,
+            "--require-hashes",
+            "--requirement",
+            requirement,
+        ]
         _must(run, [sys.executable, "-m", "pip", *words, "--dest", archives])
     [archive] = archives.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
@@ -57,7 +66,16 @@ def pytest(
     """Run tests with pytest and note what came of each."""
     report = run.folder / "report.xml"
     report.unlink(missing_ok=True)
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", f"--basetemp={run.folder / 'pytest'}", *words]
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={report}",
+        f"--basetemp={run.folder / 'pytest'}",
+        *words,
+    ]
     code, said = run.command([python, *words], timeout_s, folder=folder, environment=environment)
     if not report.exists():
         results.failed["pytest"] = f"ended with {code} and without a report: {said[-1000:]}"

@@ -20,14 +20,10 @@ from random import Random
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.torture.loads import Broker, create, main, whole
+from tests.torture.loads import QUICK, Broker, create, main, stored, whole
 
 PARTITIONS = 3
 WRITERS = 2
-# librdkafka, when it has lost all brokers, may ask for the first addresses anew and forget a connection that it waits for.
-QUICK = {
-    "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0, "metadata.recovery.strategy": "none",
-}  # fmt: skip
 STEP_S = 60.0  # no call of a client takes as long, a restart of the broker included
 
 
@@ -119,7 +115,9 @@ class Transform:
         self.lowest: dict[int, int] = {}  # offsets that were committed for sure
 
     def run(self, stop: threading.Event) -> None:
-        producer = Producer({"bootstrap.servers": self.address, "transactional.id": "transform", "linger.ms": 1, **QUICK})
+        producer = Producer(
+            {"bootstrap.servers": self.address, "transactional.id": "transform", "linger.ms": 1, **QUICK}
+        )
         consumer = Consumer(
             {
                 "bootstrap.servers": self.address, "group.id": "transform", "auto.offset.reset": "earliest",
@@ -147,7 +145,9 @@ class Transform:
                 if told.txn_requires_abort():
                     producer.abort_transaction(STEP_S)
                 else:
-                    producer = Producer({"bootstrap.servers": self.address, "transactional.id": "transform", "linger.ms": 1, **QUICK})
+                    producer = Producer(
+                        {"bootstrap.servers": self.address, "transactional.id": "transform", "linger.ms": 1, **QUICK}
+                    )
                     producer.init_transactions(STEP_S)
                 # Where the transaction began again: from what is committed.
                 for each in consumer.committed(consumer.assignment(), STEP_S):
@@ -184,7 +184,9 @@ class Committer:
     """Commits ever larger offsets of a group that nobody else uses, and looks what is committed."""
 
     def __init__(self, address: str) -> None:
-        self.consumer = Consumer({"bootstrap.servers": address, "group.id": "committer", "enable.auto.commit": False, **QUICK})
+        self.consumer = Consumer(
+            {"bootstrap.servers": address, "group.id": "committer", "enable.auto.commit": False, **QUICK}
+        )
         self.sent = 0
         self.known = -1  # acknowledged or seen
 
@@ -202,30 +204,6 @@ class Committer:
         [found] = self.consumer.committed([TopicPartition("in", 0)], 20)
         assert self.known <= found.offset <= self.sent, f"committed {self.known}, and now it is {found.offset}"
         self.known = found.offset
-
-
-def stored(address: str, topic: str, isolation: str) -> dict[int, list[tuple[int, bytes]]]:
-    """Every partition of a topic to its end: offsets and values."""
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "checker", "isolation.level": isolation, "enable.partition.eof": True, **QUICK}
-    )
-    partitions = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
-    for each in partitions:
-        # Nothing is open any more: a reader of committed records gets to the end.
-        assert consumer.get_watermark_offsets(each, timeout=20) is not None
-    consumer.assign(partitions)
-    found: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-    open_ends, deadline = set(range(PARTITIONS)), time.monotonic() + STEP_S
-    while open_ends:
-        assert time.monotonic() < deadline, f"{topic}: partitions {open_ends} are not read to their ends"
-        for message in consumer.consume(1000, 0.2):
-            error = message.error()
-            if error is None:
-                found[message.partition()].append((message.offset(), message.value()))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                open_ends.discard(message.partition())
-    consumer.close()
-    return found
 
 
 class World:
@@ -263,14 +241,16 @@ class World:
         return f"{self.check_transactions()}, {self.check_plain()}, {self.check_transform()}"
 
     def check_transactions(self) -> str:
-        found = stored(self.address, "out", "read_committed")
+        found = stored(self.address, "out", PARTITIONS)
         seen: dict[int, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
         for partition, entries in found.items():
             last: dict[int, tuple[int, int]] = {}
             for offset, data in entries:
                 writer, transaction, index = parsed(data)
                 assert (transaction, index) not in seen[writer], f"writer {writer}: {transaction}/{index} is doubled"
-                assert last.get(writer, (-1, -1)) < (transaction, index), f"writer {writer}: {transaction}/{index} is late"
+                assert last.get(writer, (-1, -1)) < (transaction, index), (
+                    f"writer {writer}: {transaction}/{index} is late"
+                )
                 last[writer] = (transaction, index)
                 seen[writer][transaction, index] = (partition, offset)
         committed = 0
@@ -281,7 +261,9 @@ class World:
             for transaction, fate in writer.fate.items():
                 count, size = counts[transaction], writer.size[transaction]
                 right = {"committed": {size}, "aborted": {0}, "unknown": {0, size}}[fate]
-                assert count in right, f"writer {writer.number}: {count} of {size} records of {transaction}, which is {fate}"
+                assert count in right, (
+                    f"writer {writer.number}: {count} of {size} records of {transaction}, which is {fate}"
+                )
                 committed += fate == "committed"
             for key, place in writer.acknowledged.items():
                 there = seen[writer.number].get(key, place)
@@ -289,7 +271,7 @@ class World:
         return f"{committed} transactions"
 
     def check_plain(self) -> str:
-        found = {(p, o): int(v) for p, entries in stored(self.address, "in", "read_committed").items() for o, v in entries}
+        found = {(p, o): int(v) for p, entries in stored(self.address, "in", PARTITIONS).items() for o, v in entries}
         for number, place in self.plain.acknowledged.items():
             assert found.get(place) == number, f"{number} was acknowledged at {place}, where {found.get(place)} is"
         return f"{len(self.plain.acknowledged)} plain"
@@ -298,13 +280,15 @@ class World:
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": "transform", **QUICK})
         committed = consumer.committed([TopicPartition("in", i) for i in range(PARTITIONS)], 20)
         consumer.close()
-        source, copied = stored(self.address, "in", "read_committed"), stored(self.address, "copied", "read_committed")
+        source, copied = stored(self.address, "in", PARTITIONS), stored(self.address, "copied", PARTITIONS)
         for each in committed:
             upto = max(each.offset, 0)
             assert upto >= self.transform.lowest.get(each.partition, 0), "a committed offset went back"
             wanted = [data for offset, data in source[each.partition] if offset < upto]
             got = [data for _, data in copied[each.partition]]
-            assert got == wanted, f"partition {each.partition}: copied {len(got)}, expected {len(wanted)} in order, each once"
+            assert got == wanted, (
+                f"partition {each.partition}: copied {len(got)}, expected {len(wanted)} in order, each once"
+            )
         return f"{sum(map(len, copied.values()))} transformed"
 
 

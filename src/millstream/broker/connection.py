@@ -299,7 +299,10 @@ class Connection:
             if self._rest:
                 rest, self._rest = bytearray(self._rest), b""
                 self._take(memoryview(rest), len(rest))
+                paused = not self._reading
                 self.flush()
+                if paused:  # this is called again when there is room
+                    return
             if self._reading and not self.closed:
                 self.broker.loop.add_reader(self.fd, self.readable)
         except ProtocolError as e:
@@ -459,6 +462,7 @@ class Connection:
             RESPONSE_HEADER.pack_into(out, 0, size, correlation)
             self._outbox.append(out)
             self._unsent += size + 4
+            self._pause_if_full()
             return
         total = size + sum(len(records) for _, records in cuts)
         RESPONSE_HEADER.pack_into(out, 0, total, correlation)
@@ -480,6 +484,12 @@ class Connection:
                     self._outbox.append(Unfinished(piece))
         if start < len(out):
             self._outbox.append(view[start:])
+        self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
+        """Leave further requests until answers are sent: one read may bring thousands that ask for megabytes each."""
+        if self._reading and self._unsent > limits.MAX_UNSENT_BYTES:
+            self._update_reading()
 
     def flush(self) -> None:
         """Send what the socket takes now; the rest when it is writable."""
@@ -509,6 +519,8 @@ class Connection:
                     outbox.popleft()
                 else:
                     outbox[0] = memoryview(item)[sent:]
+            if not self._reading:
+                self._update_reading()
         except (BlockingIOError, InterruptedError):
             self._writing = True
             self.broker.loop.add_writer(self.fd, self._writable)
