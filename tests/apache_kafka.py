@@ -36,12 +36,7 @@ group.initial.rebalance.delay.ms=0
 def apache_kafka(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Kafka]:
     """Run Apache Kafka with its data in `folder`, an existing empty one, and yield its address. more: broker settings."""
     cache = Settings.load().cache
-    wanted = []
-    for line in Path(__file__).with_suffix(".txt").read_text().splitlines():
-        if not line.startswith("#"):
-            sha256, coordinates = line.split()
-            wanted.append(jars.Jar(*coordinates.split(":"), sha256))
-    classpath = ":".join(str(path) for path in jars.fetch(cache, jars=tuple(wanted)))
+    classpath = ":".join(map(str, fetched()))
     run = [str(java.java_home(cache) / "bin" / "java"), "-Xmx512m", "-XX:+UseSerialGC", "-cp", classpath]
     port, controller = free_port(), free_port()
     properties = folder / "server.properties"
@@ -69,6 +64,17 @@ def apache_kafka(folder: Path, more: Mapping[str, str] | None = None) -> Iterato
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def fetched(*more: Path) -> list[Path]:
+    """The jars that lists of the same form name, then those of Kafka's broker; fetched when the cache lacks them."""
+    wanted = []
+    for file in (*more, Path(__file__).with_suffix(".txt")):
+        for line in file.read_text().splitlines():
+            if not line.startswith("#"):
+                sha256, coordinates = line.split()
+                wanted.append(jars.Jar(*coordinates.split(":"), sha256))
+    return jars.fetch(Settings.load().cache, jars=tuple(wanted))
 
 
 def free_port() -> int:

@@ -31,6 +31,7 @@ SAMPLE_S = 1.0
 TELL_S = 60.0
 MIB = 1 << 20
 SETTINGS = (
+    "auto.create.topics.enable=false",
     "log.retention.check.interval.ms=1000",
     "log.cleaner.backoff.ms=1000",
     "offsets.topic.segment.bytes=1048576",
