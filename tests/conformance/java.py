@@ -257,7 +257,7 @@ class Suite:
         return f"{len(got)} copied, {killed} kills, started again {restarts} times"
 
     def streams(self) -> str:
-        """A count per key: each of 1, 2, 3, … is written exactly once, whatever dies in between."""
+        """A count per key and partition: each of 1, 2, 3, … is written exactly once, whatever dies in between."""
         classes = self.run.folder / "classes"
         words = [
             "-17",
@@ -271,7 +271,7 @@ class Suite:
         [compiler] = [path for path in self.jars if path.name.startswith("ecj-")]
         code, said = self.run.command([self.runtime, "-jar", compiler, *words], COMPILE_S)
         assert code == 0, said
-        wanted = Counter(f"k{number % KEYS}" for number in range(self.messages))
+        wanted = Counter((number % KEYS, number % PARTITIONS) for number in range(self.messages))
         create(self.broker.address, "counts", PARTITIONS)
         self.fill("in", PARTITIONS)
         arguments = (self.broker.address, "counting", str(self.run.folder / "state"))
@@ -289,7 +289,7 @@ class Suite:
             self.grown(written, self.messages * 3 // 5)
             self.kill()
             self.grown(written, self.messages)
-        # Values are counts; each key's are 1 to its number, so that all together they are these, each as often as keys have it.
+        # A key is counted in each partition on its own: 1, 2, … to its number there.
         got = Counter(int(value) for entries in written().values() for _, value in entries)
         expected = Counter(count for most in wanted.values() for count in range(1, most + 1))
         assert got == expected, (

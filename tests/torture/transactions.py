@@ -17,6 +17,7 @@ import zlib
 from collections import defaultdict
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -39,6 +40,12 @@ def parsed(data: bytes) -> tuple[int, int, int]:
     assert int(check) == zlib.crc32(text), f"a torn record: {data!r}"
     writer, transaction, index, _ = text.split(b" ", 3)
     return int(writer), int(transaction), int(index)
+
+
+class Worker(Protocol):
+    """Somebody who works on the broker until told to stop."""
+
+    def run(self, stop: threading.Event) -> None: ...
 
 
 class Writer:
@@ -215,7 +222,7 @@ class World:
         self.transform, self.plain, self.committer = Transform(address), Plain(address), Committer(address)
         self.broken: list[str] = []
 
-    def work(self, stop: threading.Event) -> list[threading.Thread]:
+    def work(self, stop: threading.Event, *others: Worker) -> list[threading.Thread]:
         """Start everybody; what anybody raises is a broken promise."""
 
         def guarded(run: object) -> None:
@@ -224,7 +231,7 @@ class World:
             except Exception as error:
                 self.broken.append(f"{run}: {type(error).__name__}: {error}")
 
-        everybody = [*self.writers, self.transform, self.plain, self.committer]
+        everybody = [*self.writers, self.transform, self.plain, self.committer, *others]
         threads = [threading.Thread(target=guarded, args=(each.run,)) for each in everybody]
         for thread in threads:
             thread.start()
