@@ -43,11 +43,10 @@ class ApacheKafka:
     """
 
     def __init__(self, folder: Path, more: Mapping[str, str] | None = None, jvm: Sequence[str] = JVM) -> None:
-        cache = Settings.load().cache
-        classpath = ":".join(str(path) for path in jars.fetch(cache, jars=pinned(Path(__file__).with_suffix(".txt"))))
+        classpath = ":".join(map(str, fetched()))
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
-        self._run = [str(java.java_home(cache) / "bin" / "java"), *jvm, "-cp", classpath]
+        self._run = [str(java.java_home(Settings.load().cache) / "bin" / "java"), *jvm, "-cp", classpath]
         self._properties = folder / "server.properties"
         port, controller = free_port(), free_port()
         self.port, self.address = port, f"127.0.0.1:{port}"
@@ -108,6 +107,12 @@ def pinned(path: Path) -> tuple[jars.Jar, ...]:
             sha256, coordinates = line.split()
             found.append(jars.Jar(*coordinates.split(":"), sha256))
     return tuple(found)
+
+
+def fetched(*more: Path) -> list[Path]:
+    """The jars that further lists name, then those of Kafka's broker; downloaded where the cache lacks them."""
+    lists = (*more, Path(__file__).with_suffix(".txt"))
+    return jars.fetch(Settings.load().cache, jars=tuple(jar for path in lists for jar in pinned(path)))
 
 
 def free_port() -> int:

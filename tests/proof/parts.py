@@ -6,7 +6,7 @@ import re
 import sys
 from functools import partial
 
-from tests.conformance import aiokafka, franz_go, kafka_python, kcat
+from tests.conformance import aiokafka, franz_go, java, kafka_python, kcat
 from tests.proof.part import Part, Results, Run
 from tests.proof.suites import pytest
 
@@ -49,6 +49,7 @@ PARTS = [
     Part("kafka-python", "conformance", kafka_python.run),
     Part("aiokafka", "conformance", aiokafka.run),
     Part("franz-go", "conformance", franz_go.run),
+    Part("java", "conformance", java.run),
     Part("apache-kafka", "differential", differential),
     *(Part(name, "torture", partial(torture, name, rounds)) for name, rounds in TORTURES.items()),
 ]

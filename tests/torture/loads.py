@@ -10,11 +10,18 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.log import verify
+from millstream.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.broker.serving import Process
+from tests.broker.wire import Wire
+
+# For clients of a broker that goes and comes back. librdkafka's own recovery of its metadata may take most of a minute.
+QUICK = {
+    "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0, "metadata.recovery.strategy": "none",
+}  # fmt: skip
 
 
 def main(description: str, rounds: Callable[[Path, int, Random], None], default: int = 5) -> None:
@@ -51,6 +58,33 @@ def create(address: str, topic: str, partitions: int = 1, **config: str) -> None
     admin = AdminClient({"bootstrap.servers": address})
     settings = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(20)
+
+
+def stored(address: str, topic: str, partitions: int = 1) -> dict[int, list[tuple[int, bytes]]]:
+    """Offsets and values that a reader of committed records finds, by partition; it must get to the log's end."""
+    with Wire(address) as wire:
+        asked = [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)]
+        [answer] = wire.ask(ListOffsetsRequest(topics=[ListOffsetsTopic(topic, asked)]), 7).topics
+        ends = {part.partition_index: part.offset for part in answer.partitions}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address, "group.id": "checker", "isolation.level": "read_committed",
+            "enable.partition.eof": True, **QUICK,
+        }
+    )  # fmt: skip
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    found: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
+    deadline = time.monotonic() + 60
+    while ends:
+        assert time.monotonic() < deadline, f"{topic}: a reader of committed records does not get to {ends}"
+        for message in consumer.consume(1000, 0.1):
+            error, index = message.error(), message.partition()
+            if error is None:
+                found[index].append((message.offset(), message.value()))
+            elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= ends.get(index, 0):
+                ends.pop(index, None)
+    consumer.close()
+    return found
 
 
 class Load:

@@ -17,17 +17,14 @@ import zlib
 from collections import defaultdict
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.torture.loads import Broker, create, main, whole
+from tests.torture.loads import QUICK, Broker, create, main, stored, whole
 
 PARTITIONS = 3
 WRITERS = 2
-# librdkafka, when it has lost all brokers, may ask for the first addresses anew and forget a connection that it waits for.
-QUICK = {
-    "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0, "metadata.recovery.strategy": "none",
-}  # fmt: skip
 STEP_S = 60.0  # no call of a client takes as long, a restart of the broker included
 
 
@@ -43,6 +40,12 @@ def parsed(data: bytes) -> tuple[int, int, int]:
     assert int(check) == zlib.crc32(text), f"a torn record: {data!r}"
     writer, transaction, index, _ = text.split(b" ", 3)
     return int(writer), int(transaction), int(index)
+
+
+class Worker(Protocol):
+    """Somebody who works on the broker until told to stop."""
+
+    def run(self, stop: threading.Event) -> None: ...
 
 
 class Writer:
@@ -210,36 +213,6 @@ class Committer:
         self.known = found.offset
 
 
-def stored(address: str, topic: str, isolation: str) -> dict[int, list[tuple[int, bytes]]]:
-    """Every partition of a topic to its end: offsets and values."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "checker",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            **QUICK,
-        }
-    )
-    partitions = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
-    for each in partitions:
-        # Nothing is open any more: a reader of committed records gets to the end.
-        assert consumer.get_watermark_offsets(each, timeout=20) is not None
-    consumer.assign(partitions)
-    found: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-    open_ends, deadline = set(range(PARTITIONS)), time.monotonic() + STEP_S
-    while open_ends:
-        assert time.monotonic() < deadline, f"{topic}: partitions {open_ends} are not read to their ends"
-        for message in consumer.consume(1000, 0.2):
-            error = message.error()
-            if error is None:
-                found[message.partition()].append((message.offset(), message.value()))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                open_ends.discard(message.partition())
-    consumer.close()
-    return found
-
-
 class World:
     """Everybody who works on the broker."""
 
@@ -249,7 +222,7 @@ class World:
         self.transform, self.plain, self.committer = Transform(address), Plain(address), Committer(address)
         self.broken: list[str] = []
 
-    def work(self, stop: threading.Event) -> list[threading.Thread]:
+    def work(self, stop: threading.Event, *others: Worker) -> list[threading.Thread]:
         """Start everybody; what anybody raises is a broken promise."""
 
         def guarded(run: object) -> None:
@@ -258,7 +231,7 @@ class World:
             except Exception as error:
                 self.broken.append(f"{run}: {type(error).__name__}: {error}")
 
-        everybody = [*self.writers, self.transform, self.plain, self.committer]
+        everybody = [*self.writers, self.transform, self.plain, self.committer, *others]
         threads = [threading.Thread(target=guarded, args=(each.run,)) for each in everybody]
         for thread in threads:
             thread.start()
@@ -275,7 +248,7 @@ class World:
         return f"{self.check_transactions()}, {self.check_plain()}, {self.check_transform()}"
 
     def check_transactions(self) -> str:
-        found = stored(self.address, "out", "read_committed")
+        found = stored(self.address, "out", PARTITIONS)
         seen: dict[int, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
         for partition, entries in found.items():
             last: dict[int, tuple[int, int]] = {}
@@ -305,9 +278,7 @@ class World:
         return f"{committed} transactions"
 
     def check_plain(self) -> str:
-        found = {
-            (p, o): int(v) for p, entries in stored(self.address, "in", "read_committed").items() for o, v in entries
-        }
+        found = {(p, o): int(v) for p, entries in stored(self.address, "in", PARTITIONS).items() for o, v in entries}
         for number, place in self.plain.acknowledged.items():
             assert found.get(place) == number, f"{number} was acknowledged at {place}, where {found.get(place)} is"
         return f"{len(self.plain.acknowledged)} plain"
@@ -316,7 +287,7 @@ class World:
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": "transform", **QUICK})
         committed = consumer.committed([TopicPartition("in", i) for i in range(PARTITIONS)], 20)
         consumer.close()
-        source, copied = stored(self.address, "in", "read_committed"), stored(self.address, "copied", "read_committed")
+        source, copied = stored(self.address, "in", PARTITIONS), stored(self.address, "copied", PARTITIONS)
         for each in committed:
             upto = max(each.offset, 0)
             assert upto >= self.transform.lowest.get(each.partition, 0), "a committed offset went back"
