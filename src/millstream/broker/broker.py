@@ -194,9 +194,7 @@ class Broker:
         """Close what idles or takes too long."""
         idle = self.settings.seconds("connections.max.idle.ms")
         for connection in list(self.connections):
-            reason = connection.overdue(now, idle)
-            if reason is not None:
-                connection.close(reason)
+            connection.close_if_overdue(now, idle)
 
     def close(self) -> None:
         """Close every connection, end the coordinators, wait for fsyncs; the log stays open."""

@@ -76,18 +76,20 @@ class Connection(Client, Inbox, Outbox):
             logger.exception("closing %s: its request failed in the broker", self.peer)
             self.close()
 
-    def overdue(self, now: float, idle: float) -> str | None:
-        """Why the connection should be closed for its slowness, if it should."""
+    def close_if_overdue(self, now: float, idle: float) -> None:
+        """Close a connection that is too slow, or that was not used for `idle` seconds (clients expect that)."""
         if self.gate is not None and now - self.opened > limits.AUTHENTICATION_SECONDS:
-            return f"not authenticated within {limits.AUTHENTICATION_SECONDS:.0f} s"
-        if self._muted:
-            return None
-        unfinished = (self._frame is not None or self._rest) and not self._waiting and not self._outbox
-        if unfinished and now - self.last_active > limits.STALL_SECONDS:
-            return f"the rest of a request did not come for {limits.STALL_SECONDS:.0f} s"
-        if now - self.last_active > idle and not self._waiting:
-            return f"idle for more than {idle:.0f} s (connections.max.idle.ms)"
-        return None
+            self.close(f"not authenticated within {limits.AUTHENTICATION_SECONDS:.0f} s")
+        elif self._muted or self._waiting:
+            return
+        elif (
+            (self._frame is not None or self._rest)
+            and not self._outbox
+            and now - self.last_active > limits.STALL_SECONDS
+        ):
+            self.close(f"the rest of a request did not come for {limits.STALL_SECONDS:.0f} s")
+        elif now - self.last_active > idle:
+            self.close(f"idle for more than {idle:.0f} s (connections.max.idle.ms)", quiet=True)
 
     def mute(self, seconds: float) -> None:
         """Handle no further request for so long: what a client meets that does not keep to its throttle time."""

@@ -60,8 +60,9 @@ class TlsConnection(Connection):
         data = os.pread(item.slice.file, min(item.left, limits.TLS_FILE_BYTES), item.position)
         return self.sock.send(data) if data else 0
 
-    def overdue(self, now: float, idle: float) -> str | None:
-        """A handshake that takes too long, too."""
+    def close_if_overdue(self, now: float, idle: float) -> None:
+        """A handshake may take too long, too."""
         if not self._shaken and now - self.opened > limits.AUTHENTICATION_SECONDS:
-            return f"no TLS handshake within {limits.AUTHENTICATION_SECONDS:.0f} s"
-        return super().overdue(now, idle)
+            self.close(f"no TLS handshake within {limits.AUTHENTICATION_SECONDS:.0f} s")
+        else:
+            super().close_if_overdue(now, idle)
