@@ -118,6 +118,7 @@ class Java:
     ) -> Ran:
         """ConsumerPerformance: each client reads the first `records` of the topic, in a group of its own."""
         command = ["ConsumerPerformance", "--topic", topic, "--num-records", str(records), "--hide-header"]
+        command += ["--timeout", str(int(PATIENCE_S * 1000))]
         command += ["--bootstrap-server", side.address]
         command += [word for name, value in config.items() for word in ("--command-property", f"{name}={value}")]
         cpu = used()

@@ -74,7 +74,7 @@ CONSUME = [
 ]
 
 
-def measured(bench: Bench, side: Side, size: int, action: Callable[[], Ran]) -> dict[str, float]:
+def measured(side: Side, size: int, action: Callable[[], Ran]) -> dict[str, float]:
     """The measures of one run of a client."""
     before = side.cpu()
     ran = action()
@@ -100,7 +100,7 @@ def produce(bench: Bench) -> None:
             for side in in_turn(bench.sides, repeat):
                 with side.topic(bench.name("produce"), case.partitions) as topic:
                     run = _produce(client, side, topic, case, bench)
-                    bench.add("produce", case.title, side, measured(bench, side, case.size, run))
+                    bench.add("produce", case.title, side, measured(side, case.size, run))
 
 
 def _produce(client: Any, side: Side, topic: str, case: Case, bench: Bench) -> Callable[[], Ran]:
@@ -126,7 +126,7 @@ def consume(bench: Bench) -> None:
         for repeat in range(bench.repeats):
             for side in in_turn(bench.sides, repeat):
                 run = _consume(client, side, topics[side], records, case)
-                bench.add("consume", case.title, side, measured(bench, side, case.size, run))
+                bench.add("consume", case.title, side, measured(side, case.size, run))
         for side, topic in topics.items():
             side.delete(topic)
 
