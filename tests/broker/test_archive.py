@@ -13,6 +13,7 @@ from tests.broker.serving import Process
 from tests.brokers import wait_until
 
 pytest.importorskip("fsspec", reason="the archive needs fsspec: pip install 'millstream[archive]'")
+pytestmark = pytest.mark.system
 VALUE = os.urandom(10_000)
 
 

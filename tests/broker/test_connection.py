@@ -3,11 +3,12 @@
 import socket
 import struct
 import time
+from contextlib import suppress
 
 import pytest
 
 from millstream.protocol.messages.api_versions import ApiVersionsRequest
-from millstream.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millstream.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.protocol.messages.metadata import MetadataRequest
 from millstream.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -51,6 +52,7 @@ def header(key, version, length=-1):
         (struct.pack(">i", 10) + header(77, 1), "the API key 77"),
         (struct.pack(">i", 10) + header(3, 99), "Metadata version 99"),
         (struct.pack(">i", 12) + header(3, 1, 5000) + b"ab", "a client id longer than its request"),
+        (struct.pack(">i", 12) + header(3, 12) + b"\x02\x00", "the message ends inside its tagged fields"),
         (struct.pack(">i", 14) + header(3, 1) + b"\x7f\xff\xff\xff", "topics announces a length of 2147483647"),
     ],
 )
@@ -174,6 +176,34 @@ def test_a_client_that_does_not_read_its_answers_stops_only_itself(broker):
         assert works(broker)
         assert memory(broker) - before < 60_000_000
     assert works(broker)
+
+
+def test_thousands_of_requests_for_megabytes_at_once_do_not_hold_up_others(broker):
+    with Wire(broker.address) as greedy:
+        config = [CreatableTopicConfig("segment.bytes", str(1 << 20))]
+        greedy.ask(CreateTopicsRequest([CreatableTopic("much", 1, 1, [], config)], 5000), 7)
+        for _ in range(40):
+            batch = bytes(build([(None, bytes(1000))] * 500, int(time.time() * 1000)))
+            parts = [PartitionProduceData(0, batch)]
+            greedy.ask(ProduceRequest(None, -1, 5000, [TopicProduceData("much", bytes(16), parts)]), 9)
+        parts = [FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 24)]
+        ask = FetchRequest(
+            max_wait_ms=0, max_bytes=1 << 24, session_epoch=-1, topics=[FetchTopic("much", partitions=parts)]
+        )
+        body = header(1, 12) + b"\0" + ask.encode(12)
+        greedy.socket.setblocking(False)
+        with suppress(BlockingIOError):  # as many as the buffers take
+            greedy.socket.sendall((struct.pack(">i", len(body)) + body) * 3000)
+        begun = time.monotonic()
+        assert works(broker)
+        assert time.monotonic() - begun < 1
+        greedy.socket.settimeout(20)
+        for _ in range(5):  # and it gets its answers
+            (size,) = struct.unpack(">i", greedy.exactly(4))
+            assert size > 10_000_000
+            left = size
+            while left:
+                left -= len(greedy.socket.recv(min(left, 1 << 20)))
 
 
 def test_a_long_poll_does_not_hold_up_another_connection(broker):

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from tests.broker.serving import Process
 from tests.brokers import fresh, wait_until
 
+pytestmark = pytest.mark.system
 KIB = 1024
 VALUE = os.urandom(10 * KIB)
 LIMIT = 1000 * KIB

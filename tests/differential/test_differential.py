@@ -25,7 +25,7 @@ from tests.differential.differences import explained
 from tests.differential.steps import play, sequence
 from tests.differential.world import World
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.proof]
 EXAMPLES = int(os.environ.get("MILLSTREAM_DIFFERENTIAL_EXAMPLES", "20"))
 SURVEY = bool(os.environ.get("MILLSTREAM_DIFFERENTIAL_SURVEY"))
 STEPS = 30

@@ -386,9 +386,9 @@ def test_long_keys_are_hashed_apart():
     short = compaction._short(b"k" * 16)
     newest.put(short[:15], 7)
     assert len(newest) == 3
-    assert newest.superseded(Record(4, 0, b"k" * 16, b""))
-    assert not newest.superseded(Record(5, 0, b"k" * 16, b""))
-    assert not newest.superseded(Record(5, 0, b"other", b""))
+    assert newest.superseded(b"k" * 16, 4)
+    assert not newest.superseded(b"k" * 16, 5)
+    assert not newest.superseded(b"other", 5)
 
 
 def test_compaction_beside_appends_and_reads(tmp_path):

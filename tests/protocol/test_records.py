@@ -36,6 +36,36 @@ def test_what_is_built_is_read_again(messages, codec, data):
         assert records.check(batch) == max(times)
 
 
+@given(MESSAGES, st.sampled_from(CODECS), st.data())
+def test_entries_are_the_records_as_far_as_their_keys(messages, codec, data):
+    times = [data.draw(st.integers(0, 2**40)) for _ in messages]
+    batch = records.build(messages, times, codec=codec, base_offset=1000)
+    found = list(records.entries(batch))
+    assert [entry[:4] for entry in found] == [
+        (record.offset, record.timestamp, record.key, record.value is None) for record in records.records(batch)
+    ]
+    kept = [entry for entry in found if data.draw(st.booleans())] or found
+    again = records.wrap(records.header(batch), b"".join(entry[4] for entry in kept), len(kept))
+    assert records.valid(again)
+    offsets = {entry[0] for entry in kept}
+    assert list(records.records(again)) == [record for record in records.records(batch) if record.offset in offsets]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=9), st.none() | st.binary(max_size=9)), min_size=1, max_size=4), st.data())
+def test_entries_refuse_what_is_no_batch(messages, data):
+    batch = records.build(messages, 5)
+    batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        expected = list(records.records(batch))
+    except RecordsError:
+        try:  # what it does not look at may be wrong
+            list(records.entries(batch))
+        except RecordsError:
+            return
+    else:
+        assert [e[:3] for e in records.entries(batch)] == [(r.offset, r.timestamp, r.key) for r in expected]
+
+
 @given(MESSAGES)
 def test_kio_reads_what_is_built(messages):
     messages = [(key, value, headers) for key, value, headers in messages]
@@ -187,6 +217,23 @@ def test_a_walk_over_runs_of_equal_records(runs, data):
         records.check(batch[:-cut])
     with pytest.raises(RecordsError):
         records.check(batch + bytes(cut))
+
+
+@given(
+    st.lists(st.integers(0, 400), min_size=1, max_size=60),
+    st.lists(st.sampled_from([0, 1, 63, 64, 8191, 8192, 2**31, 2**50, -1, -64, -65, -8193]), min_size=1, max_size=60),
+    st.integers(1, 40),
+)
+def test_a_walk_over_records_of_any_size_and_time(sizes, deltas, times):
+    """Lengths and timestamps of one, two and more bytes, all of them negative too; alike and not."""
+    base = 2**51
+    stamps = [base] + [base + delta for delta in deltas for _ in range(times)]
+    batch = records.build([(None, bytes(sizes[i % len(sizes)])) for i in range(len(stamps))], stamps)
+    assert records.check(batch) == max(stamps)
+    # The largest is behind the first, whose timestamp is the base: as an encoder may have it that counts back.
+    header = records.header(batch)
+    later = records.encode(header._replace(base_timestamp=base + 2**52), list(records.records(batch)))
+    assert records.check(later) == max(stamps)
 
 
 def test_a_wrong_length_far_inside_is_found():

@@ -15,6 +15,7 @@ from millstream.settings import Kafka, MillstreamError
 from millstream.web.server import bind, port_of
 from tests.serve.feed import application
 
+pytestmark = pytest.mark.system
 NOWHERE = Kafka("127.0.0.1:1")
 
 

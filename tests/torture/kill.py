@@ -23,7 +23,7 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
             acknowledged = len(load.acknowledged)
             there = load.check()
             print(
-                f"kill {turn}: {acknowledged} acknowledged, {there} there, started in {broker.started:.2f} s",
+                f"kill {turn}: {acknowledged} acknowledged, {there} there, started in {broker.recovery:.2f} s",
                 flush=True,
             )
     finally:

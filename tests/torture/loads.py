@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,10 +10,18 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.log import verify
+from millstream.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.broker.serving import Process
+from tests.broker.wire import Wire
+
+# For clients of a broker that goes and comes back. librdkafka's own recovery of its metadata may take most of a minute.
+QUICK = {
+    "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0, "metadata.recovery.strategy": "none",
+}  # fmt: skip
 
 
 def main(description: str, rounds: Callable[[Path, int, Random], None], default: int = 5) -> None:
@@ -32,38 +36,55 @@ def main(description: str, rounds: Callable[[Path, int, Random], None], default:
     print(f"{options.rounds} rounds: every promise kept", flush=True)
 
 
-class Broker:
-    """A broker over `folder`; keeps its port."""
+class Broker(Process):
+    """A broker that is killed and started again, perhaps over another folder; keeps its port."""
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
-        self.environment = environment
-        self.address = "127.0.0.1:0"
-        self.popen: subprocess.Popen[str] | None = None
-        self.started = 0.0
+    def __init__(self, environment: dict[str, str] | None = None, *settings: str) -> None:
+        super().__init__(Path("unset"), *settings)  # start names it
+        self.environment = environment or {}
+        self.recovery = 0.0  # seconds from the command to its readiness
 
-    def start(self, folder: Path) -> None:
+    def start(self, folder: Path | None = None) -> Broker:
         begun = time.monotonic()
-        command = [sys.executable, "-m", "millstream.broker", "--data", str(folder), "--listen", self.address]
-        with folder.with_suffix(".stderr").open("a") as log:
-            self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment)
-        assert self.popen.stdout is not None
-        line = self.popen.stdout.readline()
-        assert line.startswith("ready "), folder.with_suffix(".stderr").read_text()[-2000:]
-        self.address = json.loads(line[6:])["kafka"]
-        self.started = time.monotonic() - begun
-
-    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        assert self.popen is not None and self.popen.stdout is not None
-        self.popen.send_signal(how)
-        self.popen.wait(30)
-        self.popen.stdout.close()
+        if folder is not None:
+            self.folder, self.log = folder, folder.with_suffix(".stderr")
+        super().start()
+        self.recovery = time.monotonic() - begun
+        return self
 
 
-def create(address: str, topic: str, **config: str) -> None:
+def create(address: str, topic: str, partitions: int = 1, **config: str) -> None:
     """Make a topic."""
     admin = AdminClient({"bootstrap.servers": address})
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, 1, config=settings)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(20)
+
+
+def stored(address: str, topic: str, partitions: int = 1) -> dict[int, list[tuple[int, bytes]]]:
+    """Offsets and values that a reader of committed records finds, by partition; it must get to the log's end."""
+    with Wire(address) as wire:
+        asked = [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)]
+        [answer] = wire.ask(ListOffsetsRequest(topics=[ListOffsetsTopic(topic, asked)]), 7).topics
+        ends = {part.partition_index: part.offset for part in answer.partitions}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address, "group.id": "checker", "isolation.level": "read_committed",
+            "enable.partition.eof": True, **QUICK,
+        }
+    )  # fmt: skip
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    found: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
+    deadline = time.monotonic() + 60
+    while ends:
+        assert time.monotonic() < deadline, f"{topic}: a reader of committed records does not get to {ends}"
+        for message in consumer.consume(1000, 0.1):
+            error, index = message.error(), message.partition()
+            if error is None:
+                found[index].append((message.offset(), message.value()))
+            elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= ends.get(index, 0):
+                ends.pop(index, None)
+    consumer.close()
+    return found
 
 
 class Load:

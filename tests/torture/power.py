@@ -32,7 +32,7 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
             there = load.check()
             print(
                 f"cut {turn}: {acknowledged} acknowledged, {seen} seen, {there} there, "
-                f"started in {broker.started:.2f} s",
+                f"started in {broker.recovery:.2f} s",
                 flush=True,
             )
     finally:

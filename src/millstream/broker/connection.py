@@ -125,7 +125,10 @@ class Connection(Client, Inbox, Outbox):
             if self._rest:
                 rest, self._rest = bytearray(self._rest), b""
                 self._take(memoryview(rest), len(rest))
+                paused = not self._reading
                 self.flush()
+                if paused:  # this is called again when there is room
+                    return
             if self._reading and not self.closed:
                 self.broker.loop.add_reader(self.fd, self.readable)
         except ProtocolError as e:

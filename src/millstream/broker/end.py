@@ -30,6 +30,7 @@ class End:
         self.sock = sock
         self.fd = sock.fileno()
         self.closed = False
+        self._reading = True  # the loop tells when something comes
         self.opened = self.last_active = broker.loop.time()
 
     def close(self, reason: str = "", quiet: bool = False) -> None:

@@ -29,7 +29,6 @@ class Inbox(End):
         self._frame: bytearray | None = None  # a large frame that is being read
         self._size = 0  # the announced size of that frame
         self._filled = 0
-        self._reading = True
         self._starved = False  # waits for the budget of frame bytes
 
     def _request(self, frame: memoryview) -> None:

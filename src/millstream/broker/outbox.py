@@ -76,6 +76,7 @@ class Outbox(End):
             RESPONSE_HEADER.pack_into(out, 0, size, correlation)
             self._outbox.append(out)
             self._unsent += size + 4
+            self._pause_if_full()
             return
         total = size + sum(len(records) for _, records in cuts)
         RESPONSE_HEADER.pack_into(out, 0, total, correlation)
@@ -97,6 +98,12 @@ class Outbox(End):
                     self._outbox.append(Unfinished(piece))
         if start < len(out):
             self._outbox.append(view[start:])
+        self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
+        """Leave further requests until answers are sent: one read may bring thousands that ask for megabytes each."""
+        if self._reading and self._unsent > limits.MAX_UNSENT_BYTES:
+            self._update_reading()
 
     def flush(self) -> None:
         """Send what the socket takes now; the rest when it is writable."""
@@ -126,6 +133,8 @@ class Outbox(End):
                     outbox.popleft()
                 else:
                     outbox[0] = memoryview(item)[sent:]
+            if not self._reading:
+                self._update_reading()
         except (BlockingIOError, InterruptedError):
             self._writing = True
             self.broker.loop.add_writer(self.fd, self._writable)

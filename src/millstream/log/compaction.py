@@ -39,12 +39,14 @@ from millstream.protocol.records import (
     HEADER,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
+    Entry,
     Header,
-    Record,
     RecordsError,
     encode,
+    entries,
     marker,
     records,
+    wrap,
 )
 
 if TYPE_CHECKING:
@@ -80,9 +82,9 @@ class Newest:
         """Count a record in."""
         self._offsets[_short(key)] = offset
 
-    def superseded(self, record: Record) -> bool:
-        """Whether a newer record has the same key."""
-        return record.key is not None and record.offset < self._offsets.get(_short(record.key), -1)
+    def superseded(self, key: bytes, offset: int) -> bool:
+        """Whether a record with the same key is newer than the one at `offset`."""
+        return offset < self._offsets.get(_short(key), -1)
 
 
 def _short(key: bytes) -> bytes:
@@ -233,9 +235,9 @@ def _count(partition: Upkeep, segment: Segment, start: int, newest: Newest, tran
         elif not transactions.data(head) and last >= start:
             if not newest.room(head[12]):
                 return False
-            for record in records(batch):
-                if record.key is not None and record.offset >= start:
-                    newest.put(record.key, record.offset)
+            for offset, _, key, _, _ in entries(batch):
+                if key is not None and offset >= start:
+                    newest.put(key, offset)
         if last >= start:
             newest.end = last + 1
     newest.end = max(newest.end, segment.end_offset)
@@ -266,35 +268,39 @@ class Cleaner:
         emptied_transaction = control and discard
         if control and discard:
             discard = bool(head[5] & DELETE_HORIZON) and head[7] <= self._now
-        found = list(records(batch))
+        found = list(entries(batch))
         if discard:
-            kept: list[Record] = []
+            kept: list[Entry] = []
         elif control:
             kept = found
         else:
-            kept = [record for record in found if self._keeps(head, record)]
+            kept = [entry for entry in found if self._keeps(head, entry)]
         if not kept:
             return self._empty(head) if self._remembered(head, control) else None
         horizon = not head[5] & DELETE_HORIZON and (
-            emptied_transaction or (not control and any(record.value is None for record in kept))
+            emptied_transaction or (not control and any(tombstone for _, _, _, tombstone, _ in kept))
         )
         if len(kept) == len(found) and not horizon:
             return batch
         header = Header._make(head)
-        if horizon:
-            header = header._replace(
-                attributes=header.attributes | DELETE_HORIZON, base_timestamp=self._now + self._delete_retention_ms
-            )
         if not header.attributes & LOG_APPEND_TIME:
-            header = header._replace(max_timestamp=max(record.timestamp for record in kept))
-        return encode(header, kept)
+            header = header._replace(max_timestamp=max(timestamp for _, timestamp, _, _, _ in kept))
+        if not horizon:
+            return wrap(header, b"".join(encoded for _, _, _, _, encoded in kept), len(kept))
+        # The records' timestamps are relative to the base timestamp, which becomes another.
+        header = header._replace(
+            attributes=header.attributes | DELETE_HORIZON, base_timestamp=self._now + self._delete_retention_ms
+        )
+        offsets = {entry[0] for entry in kept}
+        return encode(header, [record for record in records(batch) if record.offset in offsets])
 
-    def _keeps(self, head: Head, record: Record) -> bool:
-        if record.offset >= self._newest.end:
+    def _keeps(self, head: Head, entry: Entry) -> bool:
+        offset, _, key, tombstone, _ = entry
+        if offset >= self._newest.end:
             return True
-        if record.key is None or self._newest.superseded(record):
+        if key is None or self._newest.superseded(key, offset):
             return False
-        if record.value is not None:
+        if not tombstone:
             return True
         return not head[5] & DELETE_HORIZON or self._now < head[7]
 

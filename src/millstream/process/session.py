@@ -104,6 +104,10 @@ def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[st
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.default.parallelism": str(cores()),
             "spark.sql.shuffle.partitions": str(shuffle_partitions()),
+            # Spark's own choice starts a process, readlink, for every file that it renames. A local disk can do without.
+            "spark.sql.streaming.checkpointFileManagerClass": (
+                "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+            ),
         }
     return options
 

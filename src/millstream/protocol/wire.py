@@ -119,13 +119,16 @@ def put_uvarint(out: bytearray, value: int) -> None:
 
 def skip_tags(buffer: memoryview, position: int, end: int) -> int:
     """The position behind a section of tagged fields none of which we know."""
-    count, position = uvarint(buffer, position)
-    for _ in range(count):
-        _, position = uvarint(buffer, position)
-        size, position = uvarint(buffer, position)
-        position += size
-        if position > end:
-            raise DecodeError(f"a tagged field of {size} bytes passes the end of the message")
+    try:
+        count, position = uvarint(buffer, position)
+        for _ in range(count):
+            _, position = uvarint(buffer, position)
+            size, position = uvarint(buffer, position)
+            position += size
+            if position > end:
+                raise DecodeError(f"a tagged field of {size} bytes passes the end of the message")
+    except IndexError:
+        raise DecodeError("the message ends inside its tagged fields") from None
     return position
 
 

@@ -28,6 +28,7 @@ from millstream.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tests.broker.serving import Process
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.system
 PASSWORD = "s3cret,=with"
 USERS = (
     "--add-scram=SCRAM-SHA-256=[name=alice,password=env:ALICE]",

@@ -12,7 +12,7 @@ A client over its ``producer_byte_rate`` waits in the same way.
 
 import asyncio
 import logging
-import struct
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -46,9 +46,11 @@ WITHOUT_START = {
     errors.RECORD_LIST_TOO_LARGE,
     errors.KAFKA_STORAGE_ERROR,
 }
-PRODUCER = struct.Struct(">qhi")  # id, epoch, first sequence
+PRODUCER = Struct(">qhi")  # id, epoch, first sequence
 PRODUCER_AT = 43  # in a batch
 LEAST_BATCH = 17  # fewer bytes are no beginning of a batch of any format
+# Size of a batch behind its first twelve bytes. Unsigned: a negative one is announced by garbage, and too large as well.
+_announced = Struct(">8xI").unpack_from
 Blocked = tuple["Topic", PartitionProduceData, PartitionProduceResponse]
 
 
@@ -233,7 +235,7 @@ def _whole(batch: memoryview | None) -> bool:
     """Whether a partition's bytes look like one batch; Kafka looks at that before anything else."""
     if batch is None or len(batch) <= HEADER_SIZE or batch[16] != MAGIC:
         return False
-    return int.from_bytes(batch[8:12], "big") + OVERHEAD == len(batch)
+    return bool(_announced(batch)[0] + OVERHEAD == len(batch))
 
 
 def _out_of_turn(turns: "Turns", topic: "Topic", part: PartitionProduceData, version: int) -> bool:
@@ -264,12 +266,12 @@ def _note(turns: "Turns", topic: "Topic", part: PartitionProduceData, code: int)
 
 def _behind(batch: memoryview) -> int:
     """How many bytes there are behind the first batch."""
-    return len(batch) - int.from_bytes(batch[8:12], "big") - OVERHEAD
+    return len(batch) - int(_announced(batch)[0]) - OVERHEAD
 
 
 def _cut_short(batch: memoryview) -> bool:
     """Whether the first batch ends before its announced end."""
-    return len(batch) < HEADER_SIZE or int.from_bytes(batch[8:12], "big") + OVERHEAD > len(batch)
+    return len(batch) < HEADER_SIZE or bool(_announced(batch)[0] + OVERHEAD > len(batch))
 
 
 def _append(

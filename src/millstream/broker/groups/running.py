@@ -101,7 +101,7 @@ class Running(Directory):
         version = self._broker.topics_version
         if self._topics[0] != version:
             topics = self._broker.log.topics
-            self._topics = (version, {n: (t.id.bytes, len(t.partitions)) for n, t in topics.items() if not t.internal})
+            self._topics = (version, {n: (t.id.bytes, len(t.partitions)) for n, t in topics.items()})
             self._matches.clear()
         return self._topics[1]
 
