@@ -30,7 +30,7 @@ EXAMPLES = int(os.environ.get("MILLSTREAM_DIFFERENTIAL_EXAMPLES", "20"))
 SURVEY = bool(os.environ.get("MILLSTREAM_DIFFERENTIAL_SURVEY"))
 STEPS = 30
 # A parked request that one broker has answered must be answered by the other one, too, within so long.
-PARKED_SECONDS = 5.0
+PARKED_SECONDS = 10.0
 PARKING = ("join", "sync", "leave")
 FIRST = ("create", {"topic": 0, "count": 2, "factor": 1, "settings": [], "only": False})
 

@@ -108,11 +108,36 @@ def test_a_producer_goes_on_with_its_own_epoch(h):
     assert h.init(8, 1) == errors.PRODUCER_FENCED
 
 
-def test_epochs_run_out_into_a_new_id(h):
-    h.t.epoch = LAST_EPOCH
+def test_a_producer_is_not_given_the_epoch_of_the_one_that_took_over(h):
+    """Source: TransactionMetadata.prepareIncrementProducerEpoch, which forgets the last epoch then."""
     assert h.init() == 0
+    assert h.t.epoch == 1
+    assert h.init(7, 0) == errors.PRODUCER_FENCED
+    h.add(P0)
+    assert h.init(7, 0) == errors.PRODUCER_FENCED
+    assert h.t.state is State.ONGOING
+    assert h.end() == 0
+
+
+def test_a_producer_whose_transaction_took_too_long_may_go_on(h):
+    """KIP-588; with version 2 the abort of its client tells it, too (TransactionCoordinator.endTransaction)."""
+    h.add(P0)
+    h.carry_out((0, h.t.expire(1000)))
+    assert h.end(True, epoch=0, raises=True) == errors.INVALID_TXN_STATE
+    assert h.end(False, epoch=0, raises=True) == 0
+    assert h.init(7, 0) == 0
+    assert (h.t.epoch, h.t.last_epoch) == (1, 0)
+    assert h.init() == 0
+    assert h.init(7, 0) == h.init(7, 1) == errors.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("given", [(7, LAST_EPOCH), (-1, -1)])
+def test_epochs_run_out_into_a_new_id(h, given):
+    h.t.epoch = LAST_EPOCH
+    assert h.init(*given) == 0
     assert (h.t.producer_id, h.t.epoch) == (99, 0)
-    assert h.init(7, LAST_EPOCH) == 0
+    # Its answer was lost; or another producer has taken over.
+    assert h.init(7, LAST_EPOCH) == (0 if given[0] == 7 else errors.PRODUCER_FENCED)
     assert (h.t.producer_id, h.t.epoch) == (99, 0)
 
 

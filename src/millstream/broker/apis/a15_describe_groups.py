@@ -61,7 +61,7 @@ def _describe(broker: "Broker", group_id: str, version: int, operations: int) ->
             m.client_id,
             m.client_host,
             m.metadata(group.protocol) if stable else b"",
-            m.assignment if stable else b"",
+            m.assignment,
         )
         for m in group.members.values()
     ]

@@ -93,9 +93,10 @@ class Transaction:
             return errors.CONCURRENT_TRANSACTIONS, []
         if producer_id >= 0:
             current = producer_id == self.producer_id and epoch == self.epoch
-            retried = (producer_id == self.producer_id and epoch == self.last_epoch) or (
+            before = producer_id == self.producer_id or (
                 producer_id == self.previous_producer_id and epoch == LAST_EPOCH
             )
+            retried = before and epoch == self.last_epoch
             if not current and not retried:
                 return errors.PRODUCER_FENCED, []
             if retried and not current and self.state is not State.ONGOING:
@@ -103,6 +104,8 @@ class Transaction:
         if self.state is State.ONGOING:
             return errors.CONCURRENT_TRANSACTIONS, self._fence(now)
         self._raise_epoch(new_id)
+        if producer_id < 0:
+            self.last_epoch = -1  # another producer has taken over: the one before is not given its epoch
         self.timeout_ms = timeout_ms
         self.state = State.EMPTY
         self.partitions.clear()
@@ -198,7 +201,7 @@ class Transaction:
             return producer_id == self.producer_id and epoch == self.epoch
         if producer_id == self.producer_id:
             return epoch == self.epoch - 1
-        return producer_id == self.previous_producer_id and epoch == LAST_EPOCH
+        return producer_id == self.previous_producer_id and epoch == LAST_EPOCH and self.epoch == 0
 
     def _raise_epoch(self, new_id: int) -> None:
         if self.epoch >= LAST_EPOCH:
