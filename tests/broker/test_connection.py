@@ -186,7 +186,9 @@ def test_thousands_of_requests_for_megabytes_at_once_do_not_hold_up_others(broke
             parts = [PartitionProduceData(0, batch)]
             greedy.ask(ProduceRequest(None, -1, 5000, [TopicProduceData("much", bytes(16), parts)]), 9)
         parts = [FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 24)]
-        ask = FetchRequest(max_wait_ms=0, max_bytes=1 << 24, session_epoch=-1, topics=[FetchTopic("much", partitions=parts)])
+        ask = FetchRequest(
+            max_wait_ms=0, max_bytes=1 << 24, session_epoch=-1, topics=[FetchTopic("much", partitions=parts)]
+        )
         body = header(1, 12) + b"\0" + ask.encode(12)
         greedy.socket.setblocking(False)
         try:
