@@ -1,9 +1,9 @@
 """Garbage, oversized, slow and greedy clients: they are closed with a logged reason, and the others do not notice."""
 
+import contextlib
 import socket
 import struct
 import time
-from contextlib import suppress
 
 import pytest
 
@@ -192,7 +192,7 @@ def test_thousands_of_requests_for_megabytes_at_once_do_not_hold_up_others(broke
         )
         body = header(1, 12) + b"\0" + ask.encode(12)
         greedy.socket.setblocking(False)
-        with suppress(BlockingIOError):  # as many as the buffers take
+        with contextlib.suppress(BlockingIOError):  # as many as the buffers take
             greedy.socket.sendall((struct.pack(">i", len(body)) + body) * 3000)
         begun = time.monotonic()
         assert works(broker)

@@ -172,6 +172,35 @@ def test_nothing_is_freed_before_it_is_copied(log, url):
     assert partition.local_start_offset == 0 and len(list(partition.folder.glob("*.log"))) == len(partition.segments)
 
 
+def test_copies_in_a_folder_are_synced_before_the_note_relies_on_them(log, tmp_path, monkeypatch):
+    """A power cut must not take what is no longer here."""
+    synced, noted, real = set(), [], os.fsync
+
+    def fsync(fd):
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    def write(folder, segments, really=archives.write):
+        noted.append(({each.base for each in segments}, set(synced)))
+        really(folder, segments)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(archives, "write", write)
+    url = f"file://{tmp_path}/archive"
+    fill(log.create("t", 1, config(url)).partitions[0], 30)
+    settle(log)
+    copies = {int(os.path.basename(name).split(".")[0]): name for name in objects(url) if name.endswith(".log")}
+    assert copies and noted
+    for bases, before in noted:
+        for base in bases:
+            copy = copies[base]
+            folders = {
+                str(each)
+                for each in (tmp_path / "archive", tmp_path, *map(os.path.dirname, (copy, os.path.dirname(copy))))
+            }
+            assert {copy, copy.removesuffix("log") + "index"} | folders <= before
+
+
 def test_a_deleted_topic_leaves_the_archive(log, url):
     fill(log.create("t", 2, config(url)).partitions[1], 60)
     settle(log)

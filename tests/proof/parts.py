@@ -7,14 +7,20 @@ import sys
 from functools import partial
 
 from tests.conformance import aiokafka, franz_go, java, kafka_python, kcat
-from tests.proof.part import Part, Results, Run
+from tests.proof.part import Part, Results, Run, Skip
 from tests.proof.suites import pytest
 
 DIFFERENTIAL_EXAMPLES = 25  # sequences of up to 25 requests, times the size
 EXAMPLE_S = 20.0  # no sequence takes nearly as long, being made small included
 ROUND_S = 90.0  # no round of any torture takes nearly as long
+SOAK_MINUTES = 1.0  # times the size
 # Rounds of each torture at size 1.
-TORTURES = {"kill": 3, "transactions": 4}
+TORTURES = {
+    "kill": 5, "transactions": 4, "power": 5, "outage": 3, "eio": 2, "truncation": 3, "flips": 30, "full_disk": 1,
+    "pause": 1, "churn": 2, "garbage": 3,
+}  # fmt: skip
+# What a torture that cannot run here says.
+CANNOT = ("cannot be mounted here", "No such file or directory: 'cc'")
 
 
 def differential(run: Run) -> Results:
@@ -30,18 +36,34 @@ def differential(run: Run) -> Results:
 
 def torture(name: str, rounds: int, run: Run) -> Results:
     """Some rounds of a torture, with a seed of their own each time; the log has the seed that shows a failure again."""
+    count = rounds * run.size
+    words = ["-m", f"tests.torture.{name}", "--rounds", str(count)]
     results = Results()
-    code, said = run.python(
-        ["-m", f"tests.torture.{name}", "--rounds", str(rounds * run.size)], 120 + ROUND_S * rounds * run.size
-    )
-    *_, last = said.strip().splitlines() or [""]
-    for number in range(rounds * run.size if code == 0 else 0):
-        results.passed.append(f"round {number + 1}")
-    if code:
-        seed = re.search(r"^seed \d+", said, re.M)
-        results.failed[f"{seed[0] if seed else 'no seed'}"] = said[-1500:]
-    results.note = last
+    code, said = run.python(words, 120 + ROUND_S * count)
+    tortured(code, said, [f"round {number + 1}" for number in range(count)], results)
     return results
+
+
+def soak(run: Run) -> Results:
+    """A mixed load for some minutes."""
+    minutes = SOAK_MINUTES * run.size
+    results = Results()
+    code, said = run.python(["-m", "tests.torture.soak", "--minutes", str(minutes)], 120 + minutes * 60)
+    tortured(code, said, [f"{minutes:g} minutes"], results)
+    return results
+
+
+def tortured(code: int, said: str, names: list[str], results: Results) -> None:
+    """Note what a torture came to."""
+    told = [line for line in said.splitlines() if not line.startswith("%")]  # librdkafka's own words
+    if code == 0:
+        results.passed += names
+        results.note = told[-2] if len(told) > 1 else ""
+        return
+    if any(each in said for each in CANNOT):
+        raise Skip(told[-1])
+    seed = re.search(r"^seed \d+", said, re.M)
+    results.failed[seed[0] if seed else "no seed"] = "\n".join(told)[-1500:]
 
 
 PARTS = [
@@ -52,4 +74,5 @@ PARTS = [
     Part("java", "conformance", java.run),
     Part("apache-kafka", "differential", differential),
     *(Part(name, "torture", partial(torture, name, rounds)) for name, rounds in TORTURES.items()),
+    Part("soak", "torture", soak),
 ]

@@ -60,16 +60,18 @@ def create(address: str, topic: str, partitions: int = 1, **config: str) -> None
     admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(20)
 
 
-def stored(address: str, topic: str, partitions: int = 1) -> dict[int, list[tuple[int, bytes]]]:
-    """Offsets and values that a reader of committed records finds, by partition; it must get to the log's end."""
+def stored(
+    address: str, topic: str, partitions: int = 1, *, committed: bool = True
+) -> dict[int, list[tuple[int, bytes]]]:
+    """Offsets and values that a reader (of committed records) finds, by partition; it must get to the log's end."""
     with Wire(address) as wire:
         asked = [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)]
         [answer] = wire.ask(ListOffsetsRequest(topics=[ListOffsetsTopic(topic, asked)]), 7).topics
         ends = {part.partition_index: part.offset for part in answer.partitions}
     consumer = Consumer(
         {
-            "bootstrap.servers": address, "group.id": "checker", "isolation.level": "read_committed",
-            "enable.partition.eof": True, **QUICK,
+            "bootstrap.servers": address, "group.id": "checker", "enable.partition.eof": True, **QUICK,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
     )  # fmt: skip
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])

@@ -15,6 +15,7 @@ import threading
 import time
 import zlib
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -166,7 +167,7 @@ class Plain:
     """A producer without idempotence, which feeds `in`; a retry may double a message, and none that is acknowledged is lost."""
 
     def __init__(self, address: str) -> None:
-        self.sent = 0
+        self.address, self.sent = address, 0
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.producer = Producer(
             {"bootstrap.servers": address, "enable.idempotence": False, "acks": "all", "linger.ms": 1, **QUICK}
@@ -185,6 +186,12 @@ class Plain:
                 self.producer.produce("in", b"%d" % number, partition=number % PARTITIONS, on_delivery=told)
             self.producer.poll(0.002)
         self.producer.flush(STEP_S)
+
+    def check(self) -> str:
+        found = {(p, o): int(v) for p, entries in stored(self.address, "in", PARTITIONS).items() for o, v in entries}
+        for number, place in self.acknowledged.items():
+            assert found.get(place) == number, f"{number} was acknowledged at {place}, where {found.get(place)} is"
+        return f"{len(self.acknowledged)} plain"
 
 
 class Committer:
@@ -213,6 +220,21 @@ class Committer:
         self.known = found.offset
 
 
+def started(workers: Sequence[Worker], stop: threading.Event, broken: list[str]) -> list[threading.Thread]:
+    """Threads for workers; what anybody raises is a broken promise, and is noted."""
+
+    def guarded(worker: Worker) -> None:
+        try:
+            worker.run(stop)
+        except Exception as error:
+            broken.append(f"{type(worker).__name__}: {type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=guarded, args=(each,)) for each in workers]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
 class World:
     """Everybody who works on the broker."""
 
@@ -222,20 +244,9 @@ class World:
         self.transform, self.plain, self.committer = Transform(address), Plain(address), Committer(address)
         self.broken: list[str] = []
 
-    def work(self, stop: threading.Event, *others: Worker) -> list[threading.Thread]:
-        """Start everybody; what anybody raises is a broken promise."""
-
-        def guarded(run: object) -> None:
-            try:
-                run(stop)  # type: ignore[operator]
-            except Exception as error:
-                self.broken.append(f"{run}: {type(error).__name__}: {error}")
-
-        everybody = [*self.writers, self.transform, self.plain, self.committer, *others]
-        threads = [threading.Thread(target=guarded, args=(each.run,)) for each in everybody]
-        for thread in threads:
-            thread.start()
-        return threads
+    def work(self, stop: threading.Event) -> list[threading.Thread]:
+        """Start everybody."""
+        return started([*self.writers, self.transform, self.plain, self.committer], stop, self.broken)
 
     def end(self) -> None:
         """End what a writer has left open, so that readers of committed records get to the end."""
@@ -245,7 +256,7 @@ class World:
     def check(self) -> str:
         assert not self.broken, self.broken
         self.committer.look()
-        return f"{self.check_transactions()}, {self.check_plain()}, {self.check_transform()}"
+        return f"{self.check_transactions()}, {self.plain.check()}, {self.check_transform()}"
 
     def check_transactions(self) -> str:
         found = stored(self.address, "out", PARTITIONS)
@@ -276,12 +287,6 @@ class World:
                 there = seen[writer.number].get(key, place)
                 assert there == place, f"writer {writer.number}: {key} was acknowledged at {place} and is at {there}"
         return f"{committed} transactions"
-
-    def check_plain(self) -> str:
-        found = {(p, o): int(v) for p, entries in stored(self.address, "in", PARTITIONS).items() for o, v in entries}
-        for number, place in self.plain.acknowledged.items():
-            assert found.get(place) == number, f"{number} was acknowledged at {place}, where {found.get(place)} is"
-        return f"{len(self.plain.acknowledged)} plain"
 
     def check_transform(self) -> str:
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": "transform", **QUICK})

@@ -35,7 +35,7 @@ import msgspec
 from millstream.log import failpoints
 from millstream.log import index as indexes
 from millstream.log.errors import ArchiveError, InvalidConfig, NotHere
-from millstream.log.files import File, replace, write_all
+from millstream.log.files import File, replace, sync_folder, write_all
 from millstream.log.index import Facts, Index
 
 if TYPE_CHECKING:
@@ -179,6 +179,8 @@ def store(segment: Segment, file: File, index: Index, url: str) -> None:
         failpoints.reach(failpoints.ARCHIVE_COPIED_LOG)
         with fs.open(f"{path}/{_object(segment, 'index')}", "wb") as target:
             target.write(indexes.dump(index, segment.facts))
+        if urlsplit(url).scheme in ("file", "local"):
+            _sync_local(Path(path), [_object(segment, suffix) for suffix in ("log", "index")])
         fs.invalidate_cache()
         found = fs.size(f"{path}/{_object(segment, 'log')}")
     except ArchiveError:
@@ -188,6 +190,21 @@ def store(segment: Segment, file: File, index: Index, url: str) -> None:
     if found != segment.size:
         raise ArchiveError(f"{url} holds {found} of the {segment.size} bytes of {segment.name}")
     failpoints.reach(failpoints.ARCHIVE_COPIED)
+
+
+def _sync_local(folder: Path, names: list[str]) -> None:
+    """Have files of an archive on this machine survive a power cut, as an object store's do, before the note relies on them."""
+    for name in names:
+        fd = os.open(folder / name, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    partition, topic, archive = folder, folder.parent, folder.parent.parent
+    for each in (partition, topic, archive):
+        sync_folder(each)
+    with contextlib.suppress(PermissionError):  # in which the archive's own folder may just have been made
+        sync_folder(archive.parent)
 
 
 def remove(found: Entry) -> None:
