@@ -25,6 +25,8 @@ from millstream.protocol.messages.sync_group import SyncGroupRequest, SyncGroupR
 from tests.broker.serving import Process
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.system
+
 
 def test_the_hash_is_javas():
     assert java_hash("hello") == 99162322
