@@ -64,6 +64,11 @@ def payloads(size: int, spread: int = 0) -> list[str]:
     return made
 
 
+def covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds from the first begin to the last end: clients at the same time each have their own."""
+    return max(end for _, end in spans) - min(begin for begin, _ in spans)
+
+
 class Java:
     """Apache Kafka's performance tools."""
 
@@ -105,13 +110,11 @@ class Java:
             assert shown
             latency = dict(zip(("p50", "p99", "p99.9"), map(float, shown.groups()), strict=True))
             return Ran(share, float(found[2]), used() - cpu, latency)
-        # Each has its own begin and end: all records over the time from the first begin to the last end.
         spans = []
         for output in outputs:
             summary = _PRODUCED.findall(output.text)[-1]
             spans.append((output.end - int(summary[0]) / float(summary[1]), output.end))
-        took = max(end for _, end in spans) - min(begin for begin, _ in spans)
-        return Ran(share * clients, share * clients / took, used() - cpu)
+        return Ran(share * clients, share * clients / covered(spans), used() - cpu)
 
     def consume(
         self, side: Side, topic: str, records: int, config: Mapping[str, str], clients: int = 1, **_: Any
@@ -134,8 +137,7 @@ class Java:
             total += count
             if clients == 1:
                 return Ran(count, count / fetching, used() - cpu)
-        took = max(end for _, end in spans) - min(begin for begin, _ in spans)
-        return Ran(total, total / took, used() - cpu)
+        return Ran(total, total / covered(spans), used() - cpu)
 
     def _all(self, commands: Sequence[Sequence[str]]) -> list[Output]:
         with ThreadPoolExecutor(len(commands)) as pool:
