@@ -6,6 +6,7 @@ version 6 names topics by id and knows STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.groups.commits import named_topic
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
@@ -38,20 +39,14 @@ def handle(
     known: list[Known] = []
     topics = []
     for wanted in request.topics:
-        topic = broker.topic_by_id(wanted.topic_id) if version >= BY_ID else broker.log.topics.get(wanted.name)
-        name = topic.name if topic is not None else wanted.name
-        denied = bool(name) and not connection.may(Operation.READ, Resource.TOPIC, name)
+        topic, error = named_topic(connection, wanted, by_id=version >= BY_ID)
         parts = []
         for part in wanted.partitions:
-            result = TxnOffsetCommitResponsePartition(part.partition_index, forbidden)
+            result = TxnOffsetCommitResponsePartition(part.partition_index, forbidden or error)
             parts.append(result)
-            if forbidden:
+            if topic is None or result.error_code:
                 continue
-            if denied:
-                result.error_code = errors.TOPIC_AUTHORIZATION_FAILED
-            elif topic is None:
-                result.error_code = errors.UNKNOWN_TOPIC_ID if version >= BY_ID else errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif not 0 <= part.partition_index < len(topic.partitions):
+            if not 0 <= part.partition_index < len(topic.partitions):
                 result.error_code = errors.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 known.append((topic, part, result))

@@ -1,14 +1,37 @@
 """The offsets that groups commit: who may, stored before the answer, and what becomes of them."""
 
+from typing import TYPE_CHECKING
+
 from millstream.broker import limits
 from millstream.broker.groups import records
 from millstream.broker.groups.classic import ClassicGroup
 from millstream.broker.groups.offsets import Committed, Offsets, Where
 from millstream.broker.groups.running import Running
+from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
+
+if TYPE_CHECKING:
+    from millstream.broker.connection import Connection
+    from millstream.log import Topic
+    from millstream.protocol.messages.offset_commit import OffsetCommitRequestTopic
+    from millstream.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
 
 # Members of the new group protocol commit with this version of OffsetCommit or a later one.
 EPOCHS = 9
+
+
+def named_topic(
+    connection: "Connection", wanted: "OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic", *, by_id: bool
+) -> "tuple[Topic | None, int]":
+    """Return the topic for which offsets are to be committed, and the error of all its partitions."""
+    broker = connection.broker
+    topic = broker.topic_by_id(wanted.topic_id) if by_id else broker.log.topics.get(wanted.name)
+    name = topic.name if topic is not None else wanted.name
+    if name and not connection.may(Operation.READ, Resource.TOPIC, name):
+        return topic, errors.TOPIC_AUTHORIZATION_FAILED
+    if topic is None:
+        return None, errors.UNKNOWN_TOPIC_ID if by_id else errors.UNKNOWN_TOPIC_OR_PARTITION
+    return topic, errors.NONE
 
 
 class Commits(Running):
