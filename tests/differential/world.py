@@ -65,6 +65,7 @@ class World:
         self.generations: dict[str, int] = {}
         self.epochs: dict[tuple[str, int], int] = {}
         self.told: dict[tuple[str, int], dict[bytes, list[int]]] = {}  # topic id -> partitions
+        self.votes: dict[tuple[str, int], str] = {}  # the assignors that members asked for
         self.parked: dict[str, Parked] = {}
 
     def close(self) -> None:
