@@ -66,6 +66,7 @@ class World:
         self.epochs: dict[tuple[str, int], int] = {}
         self.told: dict[tuple[str, int], dict[bytes, list[int]]] = {}  # topic id -> partitions
         self.votes: dict[tuple[str, int], str] = {}  # the assignors that members asked for
+        self.settings: dict[str, dict[str, str]] = {}  # of groups
         self.parked: dict[str, Parked] = {}
 
     def close(self) -> None:

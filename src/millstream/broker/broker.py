@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from millstream.broker import limits
 from millstream.broker.archive import Archives
+from millstream.broker.dynamic import Dynamic
 from millstream.broker.fetch_sessions import FetchSessions
 from millstream.broker.flusher import Flusher
 from millstream.broker.groups.coordinator import GroupCoordinator
@@ -17,10 +18,8 @@ from millstream.broker.parking import Parking
 from millstream.broker.security.authorizer import Authorizer
 from millstream.broker.security.quotas import Quotas
 from millstream.broker.security.store import AccessStore
-from millstream.broker.settings import Settings
 from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
 from millstream.broker.transactions.coordinator import TransactionCoordinator
-from millstream.log.config import Defaults
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
@@ -44,13 +43,14 @@ class Broker:
         self,
         log: "Log",
         access: AccessStore,
-        settings: Settings,
+        dynamic: Dynamic,
         loop: asyncio.AbstractEventLoop,
         listeners: "list[Listener]",
     ) -> None:
         self.log = log
         self.access = access
-        self.settings = settings
+        self.dynamic = dynamic
+        self.settings = settings = dynamic.settings
         self.loop = loop
         self.listeners = listeners
         self.authorizer: Authorizer | None = None
@@ -75,9 +75,13 @@ class Broker:
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self._budget = settings.integer("queued.max.request.bytes")
-        self.log_defaults = Defaults(settings.log_defaults).topics
         self.topics_version = 0  # rises when a topic comes, goes or grows
         self._ids: dict[bytes, Topic] = {}
+
+    @property
+    def log_defaults(self) -> "Mapping[str, str]":
+        """What topics have where they say nothing themselves."""
+        return self.log.defaults.topics
 
     def now_ms(self) -> int:
         """The time of day in epoch milliseconds."""

@@ -15,10 +15,11 @@ from pathlib import Path
 from millstream.broker import limits
 from millstream.broker.broker import Broker
 from millstream.broker.connection import Connection
+from millstream.broker.dynamic import Dynamic
 from millstream.broker.security import users
 from millstream.broker.security.listeners import CannotStart, Listener, open_listeners
 from millstream.broker.security.store import AccessStore, StoreError
-from millstream.broker.settings import Settings
+from millstream.broker.settings import Settings, SettingsError
 from millstream.broker.tls_connection import TlsConnection
 from millstream.log import Log, LogError
 from millstream.settings import MillstreamError
@@ -50,6 +51,14 @@ def open_log(folder: Path, settings: Settings) -> Log:
     return log
 
 
+def open_dynamic(folder: Path, settings: Settings) -> Dynamic:
+    """What administrators changed of the settings, in effect in ``settings``. Raises CannotStart."""
+    try:
+        return Dynamic(folder, settings)
+    except SettingsError as e:
+        raise CannotStart(str(e)) from None
+
+
 def open_access(folder: Path, add_scram: Sequence[str]) -> AccessStore:
     """Users, access control lists and quotas of a data folder, with the users to add. Raises CannotStart."""
     try:
@@ -66,12 +75,12 @@ def open_access(folder: Path, add_scram: Sequence[str]) -> AccessStore:
 class Server:
     """A broker that listens on its sockets."""
 
-    def __init__(self, log: Log, access: AccessStore, settings: Settings, listeners: list[Listener]) -> None:
+    def __init__(self, log: Log, access: AccessStore, dynamic: Dynamic, listeners: list[Listener]) -> None:
         self.log = log
-        self.settings = settings
+        self.settings = dynamic.settings
         self.listeners = listeners
         self._loop = asyncio.get_running_loop()
-        self.broker = Broker(log, access, settings, self._loop, listeners)
+        self.broker = Broker(log, access, dynamic, self._loop, listeners)
         self._house = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self._keeping: asyncio.Task[None] | None = None
         self._archivist = ThreadPoolExecutor(1, thread_name_prefix="archiving")
@@ -188,6 +197,7 @@ async def serve(
     raise_file_limit()
     listeners = open_listeners(listen, settings)
     try:
+        dynamic = open_dynamic(folder, settings)
         log = open_log(folder, settings)
         try:
             access = open_access(folder, add_scram)
@@ -198,7 +208,7 @@ async def serve(
         for listener in listeners:
             listener.sock.close()
         raise
-    server = Server(log, access, settings, listeners)
+    server = Server(log, access, dynamic, listeners)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -41,6 +41,7 @@ from millstream.log import archive, failpoints
 from millstream.log.archive import Cache
 from millstream.log.config import Defaults, TopicConfig
 from millstream.log.errors import (
+    InvalidConfig,
     InvalidPartitions,
     LogError,
     LogLocked,
@@ -282,10 +283,26 @@ class Log:
             archive.check_available(config.archive, self.defaults.archive_allow)
         description = msgspec.structs.replace(topic.description, config=config.overrides)
         write_description(topic.folder, description)
-        if topic.config.durability != "commit":
-            for partition in topic.partitions:
-                partition.show()
-        topic.description, topic.config = description, config
+        topic.description = description
+        topic.set_config(config)
+
+    def set_defaults(self, given: Mapping[str, str], *, only_check: bool = False) -> None:
+        """Change what topics have where they say nothing themselves, in effect when it returns.
+
+        InvalidConfig when a value is not allowed, or does not go with a topic's own settings; nothing has changed then.
+        """
+        defaults = Defaults(given)
+        configs = {}
+        for topic in self.topics.values():
+            try:
+                configs[topic] = TopicConfig(topic.config.overrides, defaults.topics)
+            except InvalidConfig as error:
+                raise InvalidConfig(f"topic {topic.name}: {error}") from None
+        if only_check:
+            return
+        self.defaults = defaults
+        for topic, config in configs.items():
+            topic.set_config(config)
 
     def _known(self, name: str) -> Topic:
         topic = self.topics.get(name)

@@ -112,6 +112,13 @@ class Topic:
         """Whether only the broker writes it."""
         return self.name in INTERNAL
 
+    def set_config(self, config: TopicConfig) -> None:
+        """Put settings in effect."""
+        if self.config.durability != "commit":
+            for partition in self.partitions:
+                partition.show()
+        self.config = config
+
     def drop_partitions(self, keep: int) -> None:
         """Forget partitions that were opened but did not become part of the topic."""
         for partition in self.partitions[keep:]:

@@ -65,7 +65,9 @@ def handle(
                 for topic, indexes in outcome.assignment.items()
             ]
         )
-    interval = broker.settings.integer("group.consumer.heartbeat.interval.ms") if request.member_epoch >= 0 else 0
+    interval = 0
+    if request.member_epoch >= 0:
+        interval = broker.dynamic.of_group(request.group_id, "consumer.heartbeat.interval.ms")
     if outcome.error:
         return ConsumerGroupHeartbeatResponse(0, outcome.error, outcome.message)
     return ConsumerGroupHeartbeatResponse(0, 0, None, outcome.member_id, outcome.epoch, interval, assignment)
