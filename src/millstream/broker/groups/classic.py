@@ -203,7 +203,8 @@ class ClassicGroup:
 
         Source: ClassicGroup.validateOffsetCommit.
         """
-        if generation < 0 and (self.state is State.EMPTY or (not member_id and instance_id is None)):
+        unnamed = self.state is not State.DEAD and not member_id and instance_id is None
+        if generation < 0 and (self.state is State.EMPTY or unnamed):
             return errors.NONE
         return self._check(member_id, instance_id, generation)
 
