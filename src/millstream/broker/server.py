@@ -7,12 +7,12 @@ import resource
 import signal
 import socket
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from millstream.broker import limits
+from millstream.broker.arrivals import Arrivals
 from millstream.broker.broker import Broker
 from millstream.broker.connection import Connection
 from millstream.broker.security import users
@@ -77,7 +77,7 @@ class Server:
         self._archivist = ThreadPoolExecutor(1, thread_name_prefix="archiving")
         self._archiving: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._full = False
+        self._arrivals = Arrivals(self.broker)
         self._closed = asyncio.Event()
 
     def start(self) -> None:
@@ -100,32 +100,27 @@ class Server:
                 continue
             except OSError as e:
                 logger.error("cannot accept connections: %s; trying again in %.0f s", e, ACCEPT_PAUSE_SECONDS)
-                self._loop.remove_reader(listener.sock.fileno())
-                self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._accept_again, listener)
+                self._accept_later(listener, ACCEPT_PAUSE_SECONDS)
                 return
-            crowded = self._crowded(address[0])
-            if crowded:
-                if not self._full:
-                    logger.error("%s is reached: further clients are turned away", crowded)
-                self._full = True
+            if not self._arrivals.welcome(sock, address[0]):
+                continue
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                kind = Connection if listener.context is None else TlsConnection
+                self.broker.connections.add(kind(self.broker, sock, f"{address[0]}:{address[1]}", listener))
+            except OSError as e:  # it has hung up already
+                logger.debug("a connection from %s ended before it began: %s", address[0], e)
                 sock.close()
                 continue
-            self._full = False
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            kind = Connection if listener.context is None else TlsConnection
-            self.broker.connections.add(kind(self.broker, sock, f"{address[0]}:{address[1]}", listener))
+            pause = self._arrivals.pause()
+            if pause:
+                self._accept_later(listener, pause)
+                return
 
-    def _crowded(self, host: str) -> str | None:
-        """The setting that forbids one more connection from a host, if one does."""
-        if len(self.broker.connections) >= self.settings.integer("max.connections"):
-            return "max.connections"
-        most = self.settings.integer("max.connections.per.ip")
-        if most < len(self.broker.connections) + 1 and (
-            Counter(connection.address for connection in self.broker.connections)[host] >= most
-        ):
-            return "max.connections.per.ip"
-        return None
+    def _accept_later(self, listener: Listener, seconds: float) -> None:
+        self._loop.remove_reader(listener.sock.fileno())
+        self._loop.call_later(seconds, self._accept_again, listener)
 
     def _accept_again(self, listener: Listener) -> None:
         if not self._closed.is_set():
@@ -161,6 +156,7 @@ class Server:
             self._keeping.cancel()
         if self._archiving is not None:
             self._archiving.cancel()
+        self._arrivals.close()
         self.broker.close()
         await self._loop.run_in_executor(None, self._house.shutdown)
         await self._loop.run_in_executor(None, self._archivist.shutdown)
