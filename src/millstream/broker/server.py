@@ -16,6 +16,7 @@ from millstream.broker.arrivals import Arrivals
 from millstream.broker.broker import Broker
 from millstream.broker.connection import Connection
 from millstream.broker.security import users
+from millstream.broker.security.certificates import LOOK_SECONDS, Certificates
 from millstream.broker.security.listeners import CannotStart, Listener, open_listeners
 from millstream.broker.security.store import AccessStore, StoreError
 from millstream.broker.settings import Settings
@@ -66,7 +67,14 @@ def open_access(folder: Path, add_scram: Sequence[str]) -> AccessStore:
 class Server:
     """A broker that listens on its sockets."""
 
-    def __init__(self, log: Log, access: AccessStore, settings: Settings, listeners: list[Listener]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        access: AccessStore,
+        settings: Settings,
+        listeners: list[Listener],
+        certificates: Certificates,
+    ) -> None:
         self.log = log
         self.settings = settings
         self.listeners = listeners
@@ -76,6 +84,8 @@ class Server:
         self._keeping: asyncio.Task[None] | None = None
         self._archivist = ThreadPoolExecutor(1, thread_name_prefix="archiving")
         self._archiving: asyncio.Task[None] | None = None
+        self._certificates = certificates
+        self._watching: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._arrivals = Arrivals(self.broker)
         self._closed = asyncio.Event()
@@ -88,7 +98,14 @@ class Server:
             self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
         self._keeping = self._loop.create_task(self._repeat(self._house, self.log.maintain))
         self._archiving = self._loop.create_task(self._repeat(self._archivist, self.log.archive))
+        if any(listener.context is not None for listener in self.listeners):
+            self._watching = self._loop.create_task(self._watch_certificates())
         self._sweep()
+
+    async def _watch_certificates(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._loop.run_in_executor(None, self._certificates.look, self.listeners)
 
     def _accept(self, listener: Listener) -> None:
         while True:
@@ -156,6 +173,8 @@ class Server:
             self._keeping.cancel()
         if self._archiving is not None:
             self._archiving.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         self._arrivals.close()
         self.broker.close()
         await self._loop.run_in_executor(None, self._house.shutdown)
@@ -182,6 +201,7 @@ async def serve(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; ``ready`` gets its listeners once it serves. Raises CannotStart."""
     raise_file_limit()
+    certificates = Certificates(settings)
     listeners = open_listeners(listen, settings)
     try:
         log = open_log(folder, settings)
@@ -194,7 +214,7 @@ async def serve(
         for listener in listeners:
             listener.sock.close()
         raise
-    server = Server(log, access, settings, listeners)
+    server = Server(log, access, settings, listeners, certificates)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

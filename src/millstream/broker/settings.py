@@ -81,6 +81,7 @@ KNOWN: dict[str, Known] = {
     "sasl.enabled.mechanisms": Known(
         "list", "SCRAM-SHA-256,SCRAM-SHA-512", choices=("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
     ),
+    "connections.max.reauth.ms": Known("long", "0", 0, LONG_MAX),
     "sasl.server.max.receive.size": Known("int", "524288", 1024),
     "connection.failed.authentication.delay.ms": Known("int", "100"),
     # Kafka's default is JKS, Java's own format.
