@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups import consumer_records, records
-from millstream.broker.groups.classic import State
+from millstream.broker.groups.classic_members import State
 from millstream.broker.groups.commits import Commits
 from millstream.broker.groups.offsets import Offsets
 from millstream.broker.internal_topics import Write
