@@ -57,8 +57,11 @@ class Broker:
         if settings.values["authorizer.class.name"]:
             super_users = frozenset(u.strip() for u in settings.values["super.users"].split(";") if u.strip())
             self.authorizer = Authorizer(access.acls, super_users, settings.boolean("allow.everyone.if.no.acl.found"))
-        window, count = settings.integer("quota.window.size.seconds"), settings.integer("quota.window.num")
-        self.quotas = Quotas(access.quotas, window, count)
+        windows = [
+            (settings.integer(f"{which}.window.size.seconds"), settings.integer(f"{which}.window.num"))
+            for which in ("quota", "controller.quota")
+        ]
+        self.quotas = Quotas(access.quotas, windows[0], windows[1])
         self.passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
         self.strangers: dict[Connection, None] = {}  # connections that have not shown who they are, the oldest first
         self.node_id = settings.integer("node.id")

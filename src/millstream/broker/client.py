@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.end import End, Socket
 from millstream.broker.security.acls import ANONYMOUS, OPERATIONS
+from millstream.broker.security.session import Session
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
@@ -20,6 +21,7 @@ class Client(End):
         self.client_id = ""
         self.client_software = ""
         self.principal = ANONYMOUS
+        self.session: Session | None = None  # that ends, if it does
 
     def count(self, key: str, amount: float) -> int:
         """Count something against the client's quota; for how many milliseconds it must wait."""

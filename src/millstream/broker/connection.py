@@ -18,8 +18,9 @@ from millstream.broker.client import Client
 from millstream.broker.end import Socket
 from millstream.broker.inbox import Inbox
 from millstream.broker.outbox import API_VERSIONS, Outbox
-from millstream.broker.security.gate import Gate
+from millstream.broker.security.gate import SASL_HANDSHAKE, Gate
 from millstream.broker.security.quotas import REQUEST
+from millstream.broker.security.session import Session
 from millstream.protocol.wire import Message, ProtocolError, skip_tags
 
 if TYPE_CHECKING:
@@ -78,7 +79,11 @@ class Connection(Client, Inbox, Outbox):
 
     def close_if_overdue(self, now: float, idle: float) -> None:
         """Close a connection that is too slow, or that was not used for `idle` seconds (clients expect that)."""
-        if self.gate is not None and now - self.opened > limits.AUTHENTICATION_SECONDS:
+        if (
+            self.gate is not None and self.gate.renews and self._waiting
+        ):  # its answer waits behind those of earlier requests
+            self.gate.since = now
+        elif self.gate is not None and now - self.gate.since > limits.AUTHENTICATION_SECONDS:
             self.close(f"not authenticated within {limits.AUTHENTICATION_SECONDS:.0f} s")
         elif self._muted or self._waiting:
             return
@@ -156,6 +161,9 @@ class Connection(Client, Inbox, Outbox):
             raise ProtocolError(f"a request with the API key {key}, which this broker does not serve")
         if gate is not None:
             gate.check(key)
+        elif self.session is not None and not self._goes_on(self.session, key):
+            self.close("its authentication is too old (connections.max.reauth.ms)", quiet=True)
+            return
         position = 10
         if length > 0:
             position += length
@@ -197,6 +205,14 @@ class Connection(Client, Inbox, Outbox):
             result.add_done_callback(self._answered)
         if len(self._waiting) >= limits.MAX_IN_FLIGHT:
             self._update_reading()
+
+    def _goes_on(self, session: Session, key: int) -> bool:
+        """Whether a request may come; a SaslHandshake may renew the session, late too (Processor.processCompletedReceives)."""
+        now = self.broker.loop.time()
+        if key == SASL_HANDSHAKE and session.may_renew(now):
+            self.gate = Gate(self.broker, self, session)
+            return True
+        return not session.ended(now)
 
     def _answered(self, _: "asyncio.Future[Message]") -> None:
         """A waiting request has its answer: send it and those that waited behind it."""

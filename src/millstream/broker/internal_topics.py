@@ -37,6 +37,7 @@ class Replayed(NamedTuple):
     producer_id: int  # -1: not in a transaction
     ended: bool | None = None  # for the end of a transaction: whether it committed
     partition: int = 0
+    at: int = 0  # epoch milliseconds, when it was written
 
 
 def pack(prefix: int, message: Message, version: int) -> bytes:
@@ -123,6 +124,7 @@ class InternalTopic:
                             value[2:] if value is not None else None,
                             producer,
                             partition=partition.index,
+                            at=record.timestamp,
                         )
                     offset = found.last_offset + 1
                 if read.next_offset <= offset and not data:

@@ -34,6 +34,8 @@ MAX_PARTITIONS_PER_TOPIC = 10_000
 MAX_PARTITIONS_TOTAL = 100_000
 # Connections waiting in the kernel to be accepted.
 BACKLOG = 512
+# Sockets of clients that connect too often (connection_creation_rate), held until they are closed; more are closed at once.
+MAX_HELD = 1000
 # How often idle connections and overdue frames are looked for.
 SWEEP_SECONDS = 5.0
 # Groups, and transactional ids: names are free for clients to make up; beyond it new ones are refused.

@@ -7,16 +7,17 @@ import resource
 import signal
 import socket
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from millstream.broker import limits
+from millstream.broker.arrivals import Arrivals
 from millstream.broker.broker import Broker
 from millstream.broker.connection import Connection
 from millstream.broker.dynamic import Dynamic
 from millstream.broker.security import users
+from millstream.broker.security.certificates import LOOK_SECONDS, Certificates
 from millstream.broker.security.listeners import CannotStart, Listener, open_listeners
 from millstream.broker.security.store import AccessStore, StoreError
 from millstream.broker.settings import Settings, SettingsError
@@ -75,7 +76,14 @@ def open_access(folder: Path, add_scram: Sequence[str]) -> AccessStore:
 class Server:
     """A broker that listens on its sockets."""
 
-    def __init__(self, log: Log, access: AccessStore, dynamic: Dynamic, listeners: list[Listener]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        access: AccessStore,
+        dynamic: Dynamic,
+        listeners: list[Listener],
+        certificates: Certificates,
+    ) -> None:
         self.log = log
         self.settings = dynamic.settings
         self.listeners = listeners
@@ -85,8 +93,10 @@ class Server:
         self._keeping: asyncio.Task[None] | None = None
         self._archivist = ThreadPoolExecutor(1, thread_name_prefix="archiving")
         self._archiving: asyncio.Task[None] | None = None
+        self._certificates = certificates
+        self._watching: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._full = False
+        self._arrivals = Arrivals(self.broker)
         self._closed = asyncio.Event()
 
     def start(self) -> None:
@@ -97,7 +107,14 @@ class Server:
             self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
         self._keeping = self._loop.create_task(self._repeat(self._house, self.log.maintain))
         self._archiving = self._loop.create_task(self._repeat(self._archivist, self.log.archive))
+        if any(listener.context is not None for listener in self.listeners):
+            self._watching = self._loop.create_task(self._watch_certificates())
         self._sweep()
+
+    async def _watch_certificates(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._loop.run_in_executor(None, self._certificates.look, self.listeners)
 
     def _accept(self, listener: Listener) -> None:
         while True:
@@ -109,32 +126,27 @@ class Server:
                 continue
             except OSError as e:
                 logger.error("cannot accept connections: %s; trying again in %.0f s", e, ACCEPT_PAUSE_SECONDS)
-                self._loop.remove_reader(listener.sock.fileno())
-                self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._accept_again, listener)
+                self._accept_later(listener, ACCEPT_PAUSE_SECONDS)
                 return
-            crowded = self._crowded(address[0])
-            if crowded:
-                if not self._full:
-                    logger.error("%s is reached: further clients are turned away", crowded)
-                self._full = True
+            if not self._arrivals.welcome(sock, address[0]):
+                continue
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                kind = Connection if listener.context is None else TlsConnection
+                self.broker.connections.add(kind(self.broker, sock, f"{address[0]}:{address[1]}", listener))
+            except OSError as e:  # it has hung up already
+                logger.debug("a connection from %s ended before it began: %s", address[0], e)
                 sock.close()
                 continue
-            self._full = False
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            kind = Connection if listener.context is None else TlsConnection
-            self.broker.connections.add(kind(self.broker, sock, f"{address[0]}:{address[1]}", listener))
+            pause = self._arrivals.pause()
+            if pause:
+                self._accept_later(listener, pause)
+                return
 
-    def _crowded(self, host: str) -> str | None:
-        """The setting that forbids one more connection from a host, if one does."""
-        if len(self.broker.connections) >= self.settings.integer("max.connections"):
-            return "max.connections"
-        most = self.settings.integer("max.connections.per.ip")
-        if most < len(self.broker.connections) + 1 and (
-            Counter(connection.address for connection in self.broker.connections)[host] >= most
-        ):
-            return "max.connections.per.ip"
-        return None
+    def _accept_later(self, listener: Listener, seconds: float) -> None:
+        self._loop.remove_reader(listener.sock.fileno())
+        self._loop.call_later(seconds, self._accept_again, listener)
 
     def _accept_again(self, listener: Listener) -> None:
         if not self._closed.is_set():
@@ -170,6 +182,9 @@ class Server:
             self._keeping.cancel()
         if self._archiving is not None:
             self._archiving.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        self._arrivals.close()
         self.broker.close()
         await self._loop.run_in_executor(None, self._house.shutdown)
         await self._loop.run_in_executor(None, self._archivist.shutdown)
@@ -195,6 +210,7 @@ async def serve(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; ``ready`` gets its listeners once it serves. Raises CannotStart."""
     raise_file_limit()
+    certificates = Certificates(settings)
     listeners = open_listeners(listen, settings)
     try:
         dynamic = open_dynamic(folder, settings)
@@ -208,7 +224,7 @@ async def serve(
         for listener in listeners:
             listener.sock.close()
         raise
-    server = Server(log, access, dynamic, listeners)
+    server = Server(log, access, dynamic, listeners, certificates)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -41,6 +41,7 @@ KNOWN: dict[str, Known] = {
     "queued.max.request.bytes": Known("long", str(256 * 1024 * 1024), 1024 * 1024, LONG_MAX),
     # Kafka's default is no bound.
     "max.connections": Known("int", "10000", 1),
+    "max.connection.creation.rate": Known("int", str(INT_MAX), 1),
     "connections.max.idle.ms": Known("long", "600000", 1000, LONG_MAX),
     "group.min.session.timeout.ms": Known("int", "6000", 1),
     "group.max.session.timeout.ms": Known("int", "1800000", 1),
@@ -80,6 +81,7 @@ KNOWN: dict[str, Known] = {
     "sasl.enabled.mechanisms": Known(
         "list", "SCRAM-SHA-256,SCRAM-SHA-512", choices=("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
     ),
+    "connections.max.reauth.ms": Known("long", "0", 0, LONG_MAX),
     "sasl.server.max.receive.size": Known("int", "524288", 1024),
     "connection.failed.authentication.delay.ms": Known("int", "100"),
     # Kafka's default is JKS, Java's own format.
@@ -100,6 +102,8 @@ KNOWN: dict[str, Known] = {
     "allow.everyone.if.no.acl.found": Known("boolean", "false"),
     "quota.window.num": Known("int", "11", 1, 1000),
     "quota.window.size.seconds": Known("int", "1", 1, 3600),
+    "controller.quota.window.num": Known("int", "11", 1, 1000),
+    "controller.quota.window.size.seconds": Known("int", "1", 1, 3600),
 }
 # Coarser names of a topic setting, with the milliseconds in one of their units; Kafka lets the finest one win.
 COARSE = {

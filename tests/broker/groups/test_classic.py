@@ -7,8 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millstream.broker.groups.classic import ClassicGroup, State
+from millstream.broker.groups.classic import ClassicGroup
 from millstream.broker.groups.classic_events import Join, Joined, Store, Synced
+from millstream.broker.groups.classic_members import State
 from millstream.protocol import errors
 
 JOIN = Join("", None, "client", "/host", 10.0, 60.0, "consumer", [("range", b"r"), ("roundrobin", b"rr")])

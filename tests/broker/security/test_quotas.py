@@ -4,7 +4,18 @@ import math
 
 import pytest
 
-from millstream.broker.security.quotas import FETCH, PRODUCE, REQUEST, Quotas, Rate, wrong_entity, wrong_limit
+from millstream.broker.security.quotas import (
+    CONNECTION,
+    FETCH,
+    IP_KEYS,
+    KEYS,
+    MUTATION,
+    PRODUCE,
+    REQUEST,
+    Quotas,
+    wrong_entity,
+    wrong_limit,
+)
 
 U, C = ("user", "u"), ("client-id", "c")
 DU, DC = ("user", None), ("client-id", None)
@@ -13,7 +24,7 @@ ORDER = [(C, U), (DC, U), (U,), (C, DU), (DC, DU), (DU,), (C,), (DC,)]
 
 
 def quotas(entities, window=1, count=11):
-    return Quotas({tuple(e): limits for e, limits in entities.items()}, window, count)
+    return Quotas({tuple(e): limits for e, limits in entities.items()}, (window, count), (1, 10))
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)))
@@ -74,7 +85,7 @@ def test_the_share_of_the_threads_costs_at_most_a_window():
 
 def test_limits_that_change():
     entities = {}
-    made = Quotas(entities, 1, 11)
+    made = Quotas(entities, (1, 11), (1, 11))
     assert not made.active
     assert made.record(PRODUCE, "u", "c", 1e9, 0) == 0
     entities[(U,)] = {PRODUCE: 1.0}
@@ -95,35 +106,82 @@ def test_rates_do_not_pile_up(monkeypatch):
     assert len(made._found) <= 10
 
 
-def test_a_rate_forgets():
-    rate = Rate(1, 11)
-    for second in range(30):
-        rate.add(100, second * 1000)
-    assert 90 <= rate.value(29_500) <= 110
-    assert rate.value(45_000) == 0
-    assert rate.idle(45_000)
+def test_the_connections_of_an_address_are_limited_by_its_own_limit_or_the_default():
+    made = quotas({(("ip", "10.0.0.1"),): {CONNECTION: 2.0}, (("ip", None),): {CONNECTION: 1.0}})
+    assert not made.active  # no request has to be measured for it
+    assert [made.connect("10.0.0.1", 0) for _ in range(21)] == [0] * 20 + [500]  # 10 s worth of it, then 21 for 10.5 s
+    assert [made.connect("10.0.0.2", 0) for _ in range(11)] == [0] * 10 + [1000]
+    assert made.connect("::ffff:10.0.0.1", 0) > 0  # the same, on a socket that takes both kinds
+    assert made.connect("10.0.0.1", 11_000) == 0
+    assert quotas({(("ip", "10.0.0.1"),): {CONNECTION: 2.0}}).connect("10.0.0.2", 0) == 0
+
+
+def test_connections_that_were_not_made_do_not_count():
+    made = quotas({(("ip", "::1"),): {CONNECTION: 1.0}})
+    for _ in range(10):
+        assert made.connect("0:0:0:0:0:0:0:1", 0) == 0
+    for now in range(0, 1000, 10):
+        assert made.connect("::1", now) > 0
+    assert made.connect("::1%lo", 11_000) == 0
+
+
+def test_partitions_are_strictly_refused_once_too_many_were_made():
+    """StrictControllerMutationQuota: no limit on the last one that is let through."""
+    made = quotas({(U,): {MUTATION: 2.0}})
+    now = 1_000_000
+    assert made.mutate("u", "c", 20, True, now) == (True, 0)
+    assert made.mutate("u", "c", 10, True, now) == (True, 0)  # nothing is left, but nothing is owed
+    assert made.mutate("u", "c", 1, True, now) == (False, 5000)
+    assert made.mutate("u", "c", 1, True, now + 4999) == (False, 1)
+    assert made.mutate("u", "c", 1, True, now + 5000) == (True, 0)
+    assert made.mutate("v", "c", 1000, True, now) == (True, 0)  # has no limit
+
+
+def test_earlier_clients_get_their_partitions_and_wait_afterwards():
+    made = quotas({(DC,): {MUTATION: 2.0}})
+    now = 1_000_000
+    assert made.mutate("u", "c", 20, False, now) == (True, 0)
+    assert made.mutate("u", "c", 5, False, now) == (True, 2500)
+    assert made.mutate("u", "c", 5, False, now) == (True, 5000)
+    assert made.mutate("u", "d", 5, False, now) == (True, 0)
+    assert made.mutate("u", "c", 0, False, now + 5000) == (True, 0)
+
+
+def test_buckets_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr("millstream.broker.security.quotas.MAX_RATES", 10)
+    made = quotas({(DC,): {MUTATION: 1.0}})
+    for i in range(100):
+        made.mutate("u", f"c{i}", 15, True, 1_000_000 + i)
+    assert len(made._buckets) <= 10
 
 
 @pytest.mark.parametrize(
-    ("kinds", "right"),
+    ("parts", "right"),
     [
         ([], 0),
-        (["user"], 1),
-        (["client-id"], 1),
-        (["user", "client-id"], 1),
-        (["user", "user"], 0),
-        (["ip"], 0),
-        (["x"], 0),
+        ([("user", "u")], 1),
+        ([("client-id", None)], 1),
+        ([("user", "u"), ("client-id", "c")], 1),
+        ([("user", "u"), ("user", "v")], 0),
+        ([("user", "")], 0),
+        ([("ip", "127.0.0.1")], 1),
+        ([("ip", "fe80::1")], 1),
+        ([("ip", None)], 1),
+        ([("ip", "localhost")], 0),
+        ([("ip", "127.0.0.1"), ("user", "u")], 0),
+        ([("x", "y")], 0),
     ],
 )
-def test_entities(kinds, right):
-    assert (wrong_entity(kinds) is None) == bool(right)
+def test_entities(parts, right):
+    assert (wrong_entity(parts) is None) == bool(right)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "right"),
-    [(PRODUCE, 1, 1), (PRODUCE, 0, 0), (PRODUCE, -1, 0), (PRODUCE, 1.5, 0), (PRODUCE, math.nan, 0), (PRODUCE, math.inf, 0),
-     (REQUEST, 0.5, 1), ("controller_mutation_rate", 1, 0), ("x", 1, 0)],
+    ("keys", "key", "value", "right"),
+    [(KEYS, PRODUCE, 1, 1), (KEYS, PRODUCE, 0, 0), (KEYS, PRODUCE, -1, 0), (KEYS, PRODUCE, 1.5, 0),
+     (KEYS, PRODUCE, math.nan, 0), (KEYS, PRODUCE, math.inf, 0), (KEYS, PRODUCE, 1e19, 0), (KEYS, REQUEST, 0.5, 1),
+     (KEYS, MUTATION, 0.5, 1), (KEYS, MUTATION, 0, 0), (KEYS, CONNECTION, 1, 0), (KEYS, "x", 1, 0),
+     (IP_KEYS, CONNECTION, 1, 1), (IP_KEYS, CONNECTION, 1.5, 0), (IP_KEYS, CONNECTION, 2**31, 0), (IP_KEYS, PRODUCE, 1, 0)],
 )  # fmt: skip
-def test_limits(key, value, right):
-    assert (wrong_limit(key, value) is None) == bool(right)
+def test_limits(keys, key, value, right):
+    assert (wrong_limit(keys, key, value) is None) == bool(right)

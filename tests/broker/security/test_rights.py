@@ -331,8 +331,8 @@ def test_quotas_on_a_running_broker(tmp_path):
     with Process(tmp_path / "data", *settings) as process, Wire(process.address, "admin") as admin:
         admin.ask(create_topics.CreateTopicsRequest([create_topics.CreatableTopic("t", 1, 1)], 5000), 7)
         assert limit(admin, "client-id", "slow", producer_byte_rate=10_000, consumer_byte_rate=10_000) == 0
-        assert limit(admin, "client-id", "slow", controller_mutation_rate=1) == errors.INVALID_REQUEST
-        assert limit(admin, "ip", "127.0.0.1", connection_creation_rate=1) == errors.INVALID_REQUEST
+        assert limit(admin, "client-id", "slow", connection_creation_rate=1) == errors.INVALID_REQUEST
+        assert limit(admin, "ip", "127.0.0.1", producer_byte_rate=1) == errors.INVALID_REQUEST
         found = admin.ask(describe_client_quotas.DescribeClientQuotasRequest(), 1).entries
         assert [(e.entity_type, e.entity_name) for e in found[0].entity] == [("client-id", "slow")]
         assert {v.key: v.value for v in found[0].values} == {

@@ -1,12 +1,14 @@
 """Metadata (key 3), versions 0-13: the broker, topics with ids and partitions; creates topics when asked and allowed.
 
 Topics by name or (from version 10) by id; null asks for all. A missing topic is created when the request allows it
-(always before version 4) and auto.create.topics.enable is true. The one broker leads every partition, epoch 0."""
+(always before version 4) and auto.create.topics.enable is true; while controller_mutation_rate is exceeded it stays
+missing, and clients ask again. The one broker leads every partition, epoch 0."""
 
 import logging
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
+from millstream.broker.security.mutations import Mutations
 from millstream.broker.topics import TopicError, check_name
 from millstream.log import LogError
 from millstream.protocol import errors
@@ -82,9 +84,11 @@ def _missing(broker: "Broker", connection: "Connection", name: str, create: bool
             or connection.may(Operation.CREATE, Resource.TOPIC, name)
         ):
             return None, errors.TOPIC_AUTHORIZATION_FAILED
+        Mutations(connection, strict=True).count(broker.settings.integer("num.partitions"))
         return broker.create_topic(name, -1, {}), 0
     except TopicError as e:
-        return None, e.code
+        throttled = e.code == errors.THROTTLING_QUOTA_EXCEEDED
+        return None, errors.UNKNOWN_TOPIC_OR_PARTITION if throttled else e.code
     except LogError as e:
         logger.warning("topic %s could not be created: %s", name, e)
         return None, e.code

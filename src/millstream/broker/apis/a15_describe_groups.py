@@ -5,7 +5,7 @@ From version 6 an unknown group answers GROUP_ID_NOT_FOUND (KIP-1043).
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.groups.classic import State
+from millstream.broker.groups.classic_members import State
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.describe_groups import (

@@ -1,6 +1,6 @@
 """SaslHandshake (key 17), versions 0-1: the client chooses a mechanism; see ``security/gate.py``.
 
-On a listener without SASL, or after authentication, ILLEGAL_SASL_STATE. Gap: re-authentication (KIP-368).
+On a listener without SASL, or after authentication that does not have to be renewed (or was a second ago), ILLEGAL_SASL_STATE.
 """
 
 from typing import TYPE_CHECKING

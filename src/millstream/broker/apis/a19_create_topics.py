@@ -2,12 +2,14 @@
 
 Replication factor 1 or -1; a manual assignment may only name this broker. Validate-only checks everything and creates
 nothing. A name that differs from another only in . and _ is allowed, as it is in Kafka when metrics do not collide.
+Partitions count against controller_mutation_rate, also of what is only validated; strict from version 6 on.
 """
 
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a32_describe_configs import source_of
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
+from millstream.broker.security.mutations import Mutations
 from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
 from millstream.log import LogError
 from millstream.log.config import SETTINGS, TopicConfig
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
 
+STRICT = 6  # clients understand THROTTLING_QUOTA_EXCEEDED
+
 
 def handle(
     broker: "Broker", connection: "Connection", request: CreateTopicsRequest, version: int
@@ -31,6 +35,7 @@ def handle(
     """One result per topic; a topic named twice is refused."""
     names = [topic.name for topic in request.topics]
     may_create = connection.may(Operation.CREATE, Resource.CLUSTER, CLUSTER)
+    mutations = Mutations(connection, strict=version >= STRICT)
     results = []
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
@@ -41,17 +46,21 @@ def handle(
             results.append(_failed(name, errors.TOPIC_AUTHORIZATION_FAILED, "Authorization failed."))
             continue
         try:
-            results.append(_create(connection, wanted, request.validate_only))
+            results.append(_create(connection, wanted, request.validate_only, mutations))
         except (TopicError, LogError) as e:
             results.append(_failed(name, e.code, str(e)))
-    return CreateTopicsResponse(0, results)
+    response = CreateTopicsResponse(0, results)
+    mutations.tell(response)
+    return response
 
 
 def _failed(name: str, code: int, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name, error_code=code, error_message=message, configs=None)
 
 
-def _create(connection: "Connection", wanted: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+def _create(
+    connection: "Connection", wanted: CreatableTopic, validate_only: bool, mutations: Mutations
+) -> CreatableTopicResult:
     broker = connection.broker
     check_name(wanted.name)
     if wanted.name in broker.log.topics:
@@ -96,8 +105,9 @@ def _create(connection: "Connection", wanted: CreatableTopic, validate_only: boo
         )
     if count == -1:
         count = broker.settings.integer("num.partitions")
+    check_count(count, broker.partition_count())
+    mutations.count(count)
     if validate_only:
-        check_count(count, broker.partition_count())
         topic_id = bytes(16)
     else:
         topic = broker.create_topic(wanted.name, count, overrides)

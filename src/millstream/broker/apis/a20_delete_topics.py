@@ -1,8 +1,13 @@
-"""DeleteTopics (key 20), versions 1-6: delete topics by name or (6) id, with what groups committed for them."""
+"""DeleteTopics (key 20), versions 1-6: delete topics by name or (6) id, with what groups committed for them.
+
+Partitions count against controller_mutation_rate; strict from version 5 on.
+"""
 
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
+from millstream.broker.security.mutations import Mutations
+from millstream.broker.topics import TopicError
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.delete_topics import (
@@ -16,16 +21,21 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
 
+STRICT = 5  # clients understand THROTTLING_QUOTA_EXCEEDED
+
 
 def handle(
     broker: "Broker", connection: "Connection", request: DeleteTopicsRequest, version: int
 ) -> DeleteTopicsResponse:
     """One result per topic."""
     wanted = request.topics if version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
-    return DeleteTopicsResponse(0, [_delete(connection, each) for each in wanted])
+    mutations = Mutations(connection, strict=version >= STRICT)
+    response = DeleteTopicsResponse(0, [_delete(connection, each, mutations) for each in wanted])
+    mutations.tell(response)
+    return response
 
 
-def _delete(connection: "Connection", wanted: DeleteTopicState) -> DeletableTopicResult:
+def _delete(connection: "Connection", wanted: DeleteTopicState, mutations: Mutations) -> DeletableTopicResult:
     broker = connection.broker
     if wanted.name is not None:
         topic = broker.log.topics.get(wanted.name)
@@ -47,7 +57,8 @@ def _delete(connection: "Connection", wanted: DeleteTopicState) -> DeletableTopi
     if topic.internal:
         return DeletableTopicResult(topic.name, topic.id.bytes, errors.INVALID_REQUEST, "The topic is internal.")
     try:
+        mutations.count(len(topic.partitions))
         broker.delete_topic(topic)
-    except LogError as e:
+    except (TopicError, LogError) as e:
         return DeletableTopicResult(topic.name, topic.id.bytes, e.code, str(e))
     return DeletableTopicResult(topic.name, topic.id.bytes)

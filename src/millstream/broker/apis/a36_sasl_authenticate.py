@@ -1,6 +1,6 @@
 """SaslAuthenticate (key 36), versions 0-2: a token of the SASL exchange; see ``security/gate.py``.
 
-Sessions do not end (session lifetime 0). Gap: re-authentication (KIP-368, connections.max.reauth.ms).
+The last answer of an exchange says (from version 1 on) how long it counts: connections.max.reauth.ms.
 """
 
 import asyncio

@@ -1,8 +1,12 @@
-"""CreatePartitions (key 37), versions 0-3: add empty partitions to a topic."""
+"""CreatePartitions (key 37), versions 0-3: add empty partitions to a topic.
+
+They count against controller_mutation_rate; strict from version 3 on.
+"""
 
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
+from millstream.broker.security.mutations import Mutations
 from millstream.broker.topics import TopicError, check_count
 from millstream.log import LogError
 from millstream.protocol import errors
@@ -17,12 +21,15 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
 
+STRICT = 3  # clients understand THROTTLING_QUOTA_EXCEEDED
+
 
 def handle(
     broker: "Broker", connection: "Connection", request: CreatePartitionsRequest, version: int
 ) -> CreatePartitionsResponse:
     """One result per topic."""
     names = [wanted.name for wanted in request.topics]
+    mutations = Mutations(connection, strict=version >= STRICT)
     results = []
     for wanted in request.topics:
         if names.count(wanted.name) > 1:
@@ -34,14 +41,16 @@ def handle(
             )
             continue
         try:
-            _grow(broker, wanted, request.validate_only)
+            _grow(broker, wanted, request.validate_only, mutations)
             results.append(CreatePartitionsTopicResult(wanted.name))
         except (TopicError, LogError) as e:
             results.append(CreatePartitionsTopicResult(wanted.name, e.code, str(e)))
-    return CreatePartitionsResponse(0, results)
+    response = CreatePartitionsResponse(0, results)
+    mutations.tell(response)
+    return response
 
 
-def _grow(broker: "Broker", wanted: CreatePartitionsTopic, validate_only: bool) -> None:
+def _grow(broker: "Broker", wanted: CreatePartitionsTopic, validate_only: bool, mutations: Mutations) -> None:
     topic = broker.log.topics.get(wanted.name)
     if topic is None:
         raise TopicError(errors.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
@@ -64,5 +73,6 @@ def _grow(broker: "Broker", wanted: CreatePartitionsTopic, validate_only: bool) 
             errors.INVALID_REPLICA_ASSIGNMENT,
             f"The only broker is {broker.node_id}: each new partition can only be there.",
         )
+    mutations.count(wanted.count - present)
     if not validate_only:
         broker.add_partitions(topic, wanted.count)

@@ -1,9 +1,9 @@
-"""DescribeClientQuotas (key 48), versions 0-1: the quotas of users and client ids that a filter finds."""
+"""DescribeClientQuotas (key 48), versions 0-1: the quotas of users, client ids and IP addresses that a filter finds."""
 
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
-from millstream.broker.security.quotas import CLIENT_ID, USER
+from millstream.broker.security.quotas import CLIENT_ID, IP, USER
 from millstream.protocol import errors
 from millstream.protocol.messages.describe_client_quotas import (
     ComponentData,
@@ -57,13 +57,13 @@ def _wrong(components: list[ComponentData]) -> tuple[int, str] | None:
         if kind in seen:
             return errors.INVALID_REQUEST, f"Entity type {kind} cannot appear more than once in the filter."
         seen.add(kind)
-        if kind not in (USER, CLIENT_ID, "ip"):
+        if kind not in (USER, CLIENT_ID, IP):
             return errors.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}"
         if component.match_type not in (EXACT, DEFAULT, SPECIFIED):
             return errors.INVALID_REQUEST, f"Unknown match type {component.match_type}"
         if (component.match_type == EXACT) != (component.match is not None):
             return errors.INVALID_REQUEST, "A match string belongs to MATCH_TYPE_EXACT, and only to it."
-    if "ip" in seen and len(seen) > 1:
+    if IP in seen and len(seen) > 1:
         return errors.INVALID_REQUEST, "IP filter component should not be used with user or clientId filter component."
     return None
 

@@ -1,13 +1,13 @@
-"""AlterClientQuotas (key 49), versions 0-1: set or remove limits of users and client ids.
+"""AlterClientQuotas (key 49), versions 0-1: set or remove limits of users, client ids and IP addresses.
 
-producer_byte_rate, consumer_byte_rate, request_percentage. Gaps: controller_mutation_rate and quotas of IP addresses
-are refused with INVALID_REQUEST (see ``security/quotas.py``).
+producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; of an IP address
+connection_creation_rate. Gap: names of hosts instead of addresses are refused with INVALID_REQUEST.
 """
 
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
-from millstream.broker.security.quotas import wrong_entity, wrong_limit
+from millstream.broker.security.quotas import IP, IP_KEYS, KEYS, wrong_entity, wrong_limit
 from millstream.broker.security.store import MAX_QUOTAS, Entity, StoreError
 from millstream.protocol import errors
 from millstream.protocol.messages.alter_client_quotas import (
@@ -73,13 +73,14 @@ def _entity(entry: AlterClientQuotasRequestEntryData) -> Entity:
 
 
 def _wrong(entry: AlterClientQuotasRequestEntryData) -> str | None:
-    wrong = wrong_entity([part.entity_type for part in entry.entity])
+    wrong = wrong_entity([(part.entity_type, part.entity_name) for part in entry.entity])
     if wrong is not None:
         return wrong
+    known = IP_KEYS if entry.entity[0].entity_type == IP else KEYS
     keys = [op.key for op in entry.ops]
     for op in entry.ops:
         if keys.count(op.key) > 1:
             return f"Duplicate quota key {op.key} not updating quota for this entity"
-        if not op.remove and (wrong := wrong_limit(op.key, op.value)) is not None:
+        if not op.remove and (wrong := wrong_limit(known, op.key, op.value)) is not None:
             return wrong
     return None

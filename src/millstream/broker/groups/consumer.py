@@ -121,7 +121,7 @@ class ConsumerGroup:
         self.target: Target = {}
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
-        self.since = 0.0  # when it became empty
+        self.since = 0.0  # when it became empty; after a restart the caller says so
         self.changes = Changes()
         self.stored_hash = 0  # of the topics that the stored epoch is for; only for restore
         self.session_seconds = session_seconds
@@ -239,7 +239,6 @@ class ConsumerGroup:
         wanted = self._wanted()
         # Topics may have changed after the last epoch was stored: then the next heartbeat must see a change.
         self._seen = wanted if topics_hash(wanted) == self.stored_hash else UNKNOWN_TOPICS
-        self.since = now
 
     # ---- members
 

@@ -8,15 +8,18 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups import consumer_records, records
-from millstream.broker.groups.classic import State
+from millstream.broker.groups.classic_members import State
 from millstream.broker.groups.commits import Commits
 from millstream.broker.groups.offsets import Offsets
+from millstream.broker.internal_topics import Write
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
+# Times of commits: one that none has reached, and one that all have.
+NEVER, ALWAYS = -1, 0x7FFFFFFFFFFFFFFF
 
 
 class GroupCoordinator(Commits):
@@ -30,8 +33,9 @@ class GroupCoordinator(Commits):
 
     def load(self) -> None:
         """Rebuild groups and offsets from the log."""
-        now = self._broker.loop.time()
+        now, wall = self._broker.loop.time(), self._broker.now_ms()
         for record in self.store.replay():
+            written = now - max(0, wall - record.at) / 1000
             if record.ended is not None:
                 self.transaction_ended(record.producer_id, record.ended, record.partition)
             elif record.type in (records.OFFSET_COMMIT, records.OFFSET_COMMIT_LEGACY):
@@ -48,12 +52,15 @@ class GroupCoordinator(Commits):
                 if group is None:
                     self.groups.pop(group_id, None)
                 else:
+                    group.since = written
                     self.groups[group_id] = group
                     self.consumers.pop(group_id, None)
             elif record.type in consumer_records.TYPES:
                 group_id = consumer_records.read(record, self.consumers, self._make_consumer)
                 if group_id in self.consumers:
                     self.groups.pop(group_id, None)
+                    if record.type == consumer_records.GROUP:  # the last one of an empty group: its last member left
+                        self.consumers[group_id].since = written
         self.offsets = {g: o for g, o in self.offsets.items() if o}
         for consumer in self.consumers.values():
             consumer.restore(now)
@@ -107,44 +114,49 @@ class GroupCoordinator(Commits):
     def _expire(self) -> None:
         """Drop offsets that nobody used for offsets.retention.minutes, and empty groups left with nothing.
 
-        The time of a group that has had members counts from when the last one left; in groups that have some, offsets
-        of topics that no member follows expire by the time of their commit (ClassicGroup, ConsumerGroup:
-        offsetExpirationCondition; for an empty consumer group of the new protocol Kafka counts from the commit, too).
+        Source: OffsetMetadataManager.cleanupExpiredOffsets, GroupCoordinatorShard.cleanupGroupMetadata.
         """
         now = self._broker.now_ms()
-        retention = self._settings.integer("offsets.retention.minutes") * 60_000
         for group_id, offsets in list(self.offsets.items()):
-            group = self.groups.get(group_id)
-            consumer = self.consumers.get(group_id)
-            if (
-                group is not None
-                and group.state is not State.EMPTY
-                and (group.state is not State.STABLE or group.topics is None)
-            ):
-                continue  # what its members follow is not known now
-            cutoff = now - retention
-            since = None
-            if group is not None and group.state is State.EMPTY and group.protocol_type:
-                since = group.since
-            elif consumer is not None and not consumer.members:
-                since = consumer.since
-            if since is not None:  # the clock starts when the group became empty
-                if self._broker.loop.time() - since < retention / 1000:
-                    continue
-                cutoff = now + 1
+            cutoff = self._cutoff(group_id, now)
+            if cutoff is None:
+                continue
             gone = [where for where in offsets.expired(cutoff, now) if not self.follows(group_id, where[0])]
             if gone and not self.forget_offsets(group_id, gone):
                 logger.info("group %s: %d offsets expired", group_id, len(gone))
+            if not offsets and self.offsets_only(group_id):
+                del self.offsets[group_id]
         for group_id, group in list(self.groups.items()):
-            left = self.offsets.get(group_id)
-            if group.state is State.EMPTY and not group.pending and not left:
-                self.offsets.pop(group_id, None)
-                del self.groups[group_id]
-                self._write(group_id, [records.group_removal(group_id)])
+            if group.state is State.EMPTY and not group.pending and not self.offsets.get(group_id):
+                self._vanish(group_id, [records.group_removal(group_id)])
         for group_id, consumer in list(self.consumers.items()):
-            left = self.offsets.get(group_id)
-            if not consumer.members and not left:
-                self.offsets.pop(group_id, None)
-                del self.consumers[group_id]
-                self._write(group_id, consumer_records.removal(consumer))
+            if not consumer.members and not self.offsets.get(group_id):
+                self._vanish(group_id, consumer_records.removal(consumer))
         self._cleanup_later()
+
+    def _cutoff(self, group_id: str, now: int) -> int | None:
+        """Offsets of the group that were committed until then are old; None: what its members follow is not known now.
+
+        A group that had members and has none keeps its offsets for a while from when the last one left; others, topics
+        that no member follows among them, from each commit (ClassicGroup.offsetExpirationCondition; in an empty group of
+        the new protocol Kafka counts from the commits, too: it forgets what may be needed when members come back).
+        """
+        retention = self._settings.integer("offsets.retention.minutes") * 60_000
+        group, consumer = self.groups.get(group_id), self.consumers.get(group_id)
+        if group is not None and group.state is not State.EMPTY:
+            known = group.state is State.STABLE and group.topics is not None
+            return now - retention if known else None
+        if group is not None and group.protocol_type:
+            since = group.since
+        elif consumer is not None and not consumer.members:
+            since = consumer.since
+        else:
+            return now - retention
+        return ALWAYS if self._broker.loop.time() - since >= retention / 1000 else NEVER
+
+    def _vanish(self, group_id: str, removal: list[Write]) -> None:
+        """Remove a group that has neither members nor offsets; if that cannot be stored, another time."""
+        if not self._write(group_id, removal):
+            self.groups.pop(group_id, None)
+            self.consumers.pop(group_id, None)
+            self.offsets.pop(group_id, None)

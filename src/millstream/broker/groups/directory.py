@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from millstream.broker import limits
 from millstream.broker.groups import consumer_records
-from millstream.broker.groups.classic import ClassicGroup, State
+from millstream.broker.groups.classic import ClassicGroup
+from millstream.broker.groups.classic_members import State
 from millstream.broker.groups.consumer import ConsumerGroup
 from millstream.broker.groups.offsets import Offsets
 from millstream.broker.internal_topics import InternalTopic, Write

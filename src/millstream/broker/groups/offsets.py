@@ -67,11 +67,11 @@ class Offsets:
         return any(where in offsets for offsets in self.pending.values())
 
     def expired(self, cutoff: int, now: int) -> list[Where]:
-        """Partitions whose offsets were committed before ``cutoff`` (or expire by themselves) and are not pending."""
+        """Partitions whose offsets were committed at ``cutoff`` or before (or expire by themselves) and are not pending."""
         return [
             where
             for where, what in self.committed.items()
-            if (what.at < cutoff if what.expires < 0 else what.expires <= now) and not self.unstable(where)
+            if (what.at <= cutoff if what.expires < 0 else what.expires <= now) and not self.unstable(where)
         ]
 
     def __bool__(self) -> bool:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from millstream.broker.groups.classic import ClassicGroup, Member
+from millstream.broker.groups.classic import ClassicGroup
+from millstream.broker.groups.classic_members import Member
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.internal_topics import Replayed, Write
 from millstream.protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata

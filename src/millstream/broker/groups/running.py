@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from millstream.broker import limits
 from millstream.broker.groups import consumer_records, records
-from millstream.broker.groups.classic import ClassicGroup, State
+from millstream.broker.groups.classic import ClassicGroup
 from millstream.broker.groups.classic_events import Effect, Joined, Store, Synced
+from millstream.broker.groups.classic_members import State
 from millstream.broker.groups.consumer import JOIN_EPOCH, LEAVE_EPOCH, Changes, ConsumerGroup, Heartbeat, Outcome
 from millstream.broker.groups.directory import Directory
 from millstream.broker.patterns import PatternError, compile_pattern

@@ -4,6 +4,9 @@ ApiVersions, then SaslHandshake (the mechanism), then SaslAuthenticate until the
 of the handshake the tokens come bare, with only their size before them. Anything else closes the connection. A failure
 is answered after connection.failed.authentication.delay.ms, without saying what was wrong, and closes it too. PLAIN
 passwords are checked against the SCRAM keys, off the event loop: the key derivation takes milliseconds.
+
+With connections.max.reauth.ms what was shown counts for so long: a client that knows it (SaslAuthenticate 1) begins again
+with SaslHandshake, by the same mechanism and as the same user, and goes on; one that does not is cut off (KIP-368).
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker import limits
 from millstream.broker.security.scram import HASHES, AuthenticationError, Exchange, matches
+from millstream.broker.security.session import Session
 from millstream.protocol import errors
 from millstream.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from millstream.protocol.wire import ProtocolError
@@ -28,12 +32,15 @@ MECHANISMS = (*HASHES, PLAIN)
 
 
 class Gate:
-    """The authentication of one connection."""
+    """The authentication of one connection; with the session that it renews, if it does."""
 
-    def __init__(self, broker: "Broker", connection: "Connection") -> None:
+    def __init__(self, broker: "Broker", connection: "Connection", session: Session | None = None) -> None:
         self._broker = broker
         self._connection = connection
-        self._allowed = {API_VERSIONS, SASL_HANDSHAKE}
+        self._session = session
+        self._allowed = {API_VERSIONS, SASL_HANDSHAKE} if session is None else {SASL_HANDSHAKE}
+        self.since = broker.loop.time()  # for how long it has been the client's turn
+        self.renews = session is not None
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self.raw = False  # the next frames are bare SASL tokens
@@ -66,6 +73,8 @@ class Gate:
         """The answer to a token of the client."""
         self._allowed = set()
         try:
+            if self._session is not None and self._session.mechanism != self._mechanism:
+                raise AuthenticationError(f"by {self._mechanism} what was by {self._session.mechanism} is not renewed")
             exchange = self._exchange
             if exchange is None:
                 return self._plain(token)
@@ -73,9 +82,7 @@ class Gate:
                 answer = exchange.first(token)
                 self._allowed = {SASL_AUTHENTICATE}
                 return SaslAuthenticateResponse(0, None, answer)
-            answer = exchange.final(token)
-            self._passed(exchange.user)
-            return SaslAuthenticateResponse(0, None, answer)
+            return SaslAuthenticateResponse(0, None, exchange.final(token), self._passed(exchange.user))
         except AuthenticationError as e:
             return self._refused(str(e))
 
@@ -111,27 +118,39 @@ class Gate:
         def checked(work: "asyncio.Future[bool]") -> None:
             if self._connection.closed or response.done() or work.cancelled():
                 return
-            if work.result() and found:
-                self._passed(user)
-                response.set_result(SaslAuthenticateResponse(0, None, b""))
-            else:
-                text = f"wrong password of {user!r}" if found else f"unknown user {user!r}"
-                refused = self._refused(text)
+            text = f"wrong password of {user!r}" if found else f"unknown user {user!r}"
+            try:
+                if not work.result() or not found:
+                    raise AuthenticationError(text)
+                response.set_result(SaslAuthenticateResponse(0, None, b"", self._passed(user)))
+            except AuthenticationError as e:
+                refused = self._refused(str(e))
                 refused.add_done_callback(lambda r: _settle(response, r.result()))
 
         loop.run_in_executor(self._broker.passwords, matches, mechanism, known, parts[2]).add_done_callback(checked)
         return response
 
-    def _passed(self, user: str) -> None:
+    def _passed(self, user: str) -> int:
+        """The client is this user; for how many milliseconds that counts (0: for good). Raises AuthenticationError."""
         connection = self._connection
-        connection.principal = f"User:{user}"
+        principal = f"User:{user}"
+        if self._session is not None and self._session.principal != principal:
+            raise AuthenticationError(f"{self._session.principal} cannot become {principal} on the same connection")
+        lifetime = self._broker.settings.integer("connections.max.reauth.ms")
+        if lifetime:
+            ends = self._broker.loop.time() + lifetime / 1000
+            begun = None if self._session is None else self.since
+            connection.session = Session(self._mechanism, principal, ends, begun)
+        connection.principal = principal
         connection.gate = None
         self._broker.known(connection)
         logger.debug("%s is %s (%s)", connection.peer, connection.principal, self._mechanism)
+        return lifetime
 
     def _refused(self, why: str) -> "asyncio.Future[SaslAuthenticateResponse]":
         delay = self._fail(why)
-        text = f"Authentication failed during authentication due to invalid credentials with SASL mechanism {self._mechanism}"
+        what = "authentication" if self._session is None else "re-authentication"
+        text = f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self._mechanism}"
         loop = self._broker.loop
         response: asyncio.Future[SaslAuthenticateResponse] = loop.create_future()
         refusal = SaslAuthenticateResponse(errors.SASL_AUTHENTICATION_FAILED, text, b"")

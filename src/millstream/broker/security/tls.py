@@ -28,6 +28,11 @@ class TlsError(Exception):
     """The TLS settings cannot be used; the text says which and what to do."""
 
 
+def files(settings: "Settings") -> list[str]:
+    """The files that a context is made from."""
+    return [p for p in (settings.values["ssl.keystore.location"], settings.values["ssl.truststore.location"]) if p]
+
+
 def server_context(settings: "Settings") -> ssl.SSLContext:
     """The context of a listener. Raises TlsError."""
     values = settings.values
