@@ -1,6 +1,7 @@
 """AddOffsetsToTxn (key 25), versions 0-4: a transaction will commit offsets of a group.
 
-Of which topics is not known yet: TxnOffsetCommit sees to it that this is on disk first where it has to be.
+The answer waits for the disk when the group or the transaction has to do with ``commit`` topics. Of which topics offsets will be
+committed is not known yet: TxnOffsetCommit sees to the rest.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ def handle(
         request.transactional_id, request.producer_id, request.producer_epoch, {broker.groups.place(request.group_id)}
     )
     response = AddOffsetsToTxnResponse(0, broker.transactions.epoch_error(error, version, 2))
-    unsynced = [] if error else broker.transactions.unsynced(request.transactional_id, ())
+    unsynced = [] if error else broker.transactions.unsynced_group(request.transactional_id, request.group_id)
     if not unsynced:
         return response
     refused = AddOffsetsToTxnResponse(0, errors.COORDINATOR_NOT_AVAILABLE)

@@ -64,6 +64,14 @@ class Commits(Running):
         partitions = {self.store.partition(group_id): None for group_id in group_ids}
         return [partition for partition in partitions if partition.flushed_offset < partition.end_offset]
 
+    def topics_of(self, group_id: str) -> set[str]:
+        """The topics that a group follows, or has committed offsets for."""
+        offsets, group, consumer = (each.get(group_id) for each in (self.offsets, self.groups, self.consumers))
+        found = {name for name, _ in offsets.places()} if offsets is not None else set()
+        if group is not None:
+            found.update(group.topics or ())
+        return found | consumer.subscribed() if consumer is not None else found
+
     def pending_topics(self, producer_id: int) -> set[str]:
         """The topics for which an open transaction has committed offsets."""
         found: set[str] = set()

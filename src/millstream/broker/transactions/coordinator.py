@@ -146,6 +146,16 @@ class TransactionCoordinator(Endings):
         transaction = self.transactions.get(transactional_id)
         return [] if transaction is None else self.stored.before_append(transaction, topics)
 
+    def unsynced_group(self, transactional_id: str, group_id: str) -> "list[Partition]":
+        """The same before it is said that a transaction may commit offsets of a group, as far as is known of which topics."""
+        topics: set[str] = set()
+        if self._broker.has_commit():
+            topics = self._broker.groups.topics_of(group_id)
+            transaction = self.transactions.get(transactional_id)
+            if transaction is not None:
+                topics |= {name for name, _ in transaction.partitions}
+        return self.unsynced(transactional_id, topics)
+
     def verify(self, transactional_id: str, producer_id: int, epoch: int, partitions: set[Where]) -> int:
         """Whether the transaction is open and holds the partitions; the error code."""
         transaction = self.transactions.get(transactional_id)
