@@ -52,6 +52,13 @@ class Broker(Process):
         self.recovery = time.monotonic() - begun
         return self
 
+    def died(self, seconds: float) -> None:
+        """Wait until the broker has killed itself."""
+        assert self.popen is not None
+        self.popen.wait(seconds)
+        if self.popen.stdout is not None:
+            self.popen.stdout.close()
+
 
 def create(address: str, topic: str, partitions: int = 1, **config: str) -> None:
     """Make a topic."""

@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from millstream.broker.inbox import Inbox
     from millstream.broker.security.listeners import Listener
     from millstream.log import Log, Topic
-    from millstream.protocol.wire import Message
 
 S = TypeVar("S")
-M = TypeVar("M", bound="Message")
+M = TypeVar("M")
 logger = logging.getLogger(__name__)
 
 
@@ -140,6 +139,15 @@ class Broker:
         """Give a topic more partitions. Raises LogError."""
         self.log.add_partitions(topic.name, total)
         self.topics_version += 1
+
+    def is_commit(self, name: str) -> bool:
+        """Whether a topic has durability ``commit``: what is acknowledged about it must survive a power cut."""
+        topic = self.log.topics.get(name)
+        return topic is not None and topic.config.durability == "commit"
+
+    def has_commit(self) -> bool:
+        """Whether any topic has durability ``commit``: then what is said about no topic in particular is synced, too."""
+        return any(topic.config.durability == "commit" for topic in self.log.topics.values())
 
     def partition_count(self) -> int:
         """Partitions of all topics."""

@@ -120,7 +120,7 @@ INSTEAD = {
 }
 TOPIC_SYNONYMS = {setting.synonym: name for name, setting in SETTINGS.items() if setting.synonym is not None}
 # What can be changed while the broker runs; of Kafka's, those that exist here (DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS).
-DYNAMIC = frozenset({*TOPIC_SYNONYMS, "max.connections", "max.connections.per.ip"})
+DYNAMIC = frozenset({*TOPIC_SYNONYMS, "max.connection.creation.rate", "max.connections", "max.connections.per.ip"})
 
 
 class Settings:

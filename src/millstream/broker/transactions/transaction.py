@@ -7,7 +7,7 @@ straggler of one transaction cannot slip into the next. A client of version 2 en
 Source: Kafka's TransactionCoordinator and TransactionMetadata; KIP-98, KIP-360, KIP-588, KIP-890.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
 from millstream.protocol import errors
@@ -80,6 +80,18 @@ class Transaction:
     # What the markers of a prepared end carry, and the id that the producer goes on with (-1: the same).
     next_producer_id: int = -1
     next_epoch: int = -1
+    # Where the coordinator has stored it (Stored): offsets of ``__transaction_state``, not part of the state.
+    stored: int = field(default=0, compare=False)
+    ahead: int = field(default=0, compare=False)
+
+    def copy(self) -> "Transaction":
+        """The state as it is now, for ``restore``."""
+        return replace(self, partitions=set(self.partitions))
+
+    def restore(self, before: "Transaction") -> None:
+        """Take back what has happened since ``copy``: it could not be stored."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(before, each.name))
 
     # ---- events
 
@@ -166,13 +178,20 @@ class Transaction:
         done = State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT
         return (errors.NONE if self.state is done else errors.INVALID_TXN_STATE), []
 
+    def going_on(self) -> tuple[int, int]:
+        """The id and epoch that the producer goes on with: known as soon as an end is decided."""
+        if self.state in PREPARED:
+            producer_id = self.next_producer_id if self.next_producer_id >= 0 else self.producer_id
+            return producer_id, self.next_epoch if self.next_epoch >= 0 else self.epoch
+        return self.producer_id, self.epoch
+
     def expire(self, now: int) -> list[Effect]:
         """Abort and fence an ongoing transaction that has taken too long."""
         if self.state is not State.ONGOING or now < self.started + self.timeout_ms:
             return []
         return self._fence(now)
 
-    def resume(self) -> list[Effect]:
+    def resume(self) -> list[Mark]:
         """After a restart, or after markers could not be written: finish a prepared end."""
         return [self._mark()] if self.state in PREPARED else []
 
