@@ -126,6 +126,7 @@ def leave(world: World, p: dict[str, Any]) -> Made:
 
 
 def beat(world: World, p: dict[str, Any]) -> Any:
+    world.let_groups_hear()
     group, slot = world.name("g", p["group"]), p["slot"]
     member, epoch = world.consumer(group, slot), world.epochs.get((group, slot), 0)
     told = world.told.get((group, slot), {})
