@@ -10,8 +10,8 @@ from versus.bench import Bench
 from versus.brokers import Side
 from versus.clients import Ran
 
-RECORDS = {1024: 200_000, 100: 1_600_000}
-"""Records of a run at size 1, by their bytes: 205 and 160 MB, which the page cache takes without waiting for the disk."""
+RECORDS = {1024: 160_000, 100: 1_250_000}
+"""Records of a run at size 1, by their bytes: 164 and 125 MB, which the page cache takes without waiting for the disk."""
 FASTER = {"Java": 1, "librdkafka": 3}
 """So many times more, because the client is so much faster: a run should take a second or more."""
 SLOW = {"gzip": 0.3, "zstd": 0.5}
