@@ -21,7 +21,7 @@ from millstream.process import java
 from millstream.settings import MillstreamError
 from tests.apache_kafka import fetched
 from tests.broker.serving import Process
-from tests.proof.part import Results, Run, Skip
+from tests.proof.part import TRACE, Results, Run, Skip
 from tests.torture.loads import QUICK, create, stored
 
 HERE = Path(__file__).parent
@@ -31,6 +31,7 @@ RUN_S = 120.0  # for one program
 MESSAGES = 20_000  # times the size
 PARTITIONS = 3
 KEYS = 50
+PASSWORD = "s3cret,=with"
 SETTINGS = (
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
     "group.min.session.timeout.ms=1000",
@@ -117,6 +118,8 @@ class Suite:
     def tests(self) -> list[tuple[str, Callable[[], str]]]:
         """Name and test."""
         return [
+            ("AdminClient", self.admin),
+            ("a producer whose sessions end", self.sessions),
             ("VerifiableProducer over a kill", self.producer),
             ("VerifiableConsumer, classic group", lambda: self.consumer("classic")),
             ("VerifiableConsumer, new group", lambda: self.consumer("consumer")),
@@ -172,6 +175,52 @@ class Suite:
                 producer.poll(0)
         assert producer.flush(60) == 0
         return wanted
+
+    def compiled(self, source: Path) -> Path:
+        """The folder with a program's classes."""
+        classes = self.run.folder / "classes"
+        [compiler] = [path for path in self.jars if path.name.startswith("ecj-")]
+        words = ["-17", "-nowarn", "-cp", ":".join(map(str, self.jars)), "-d", classes, source]
+        code, said = self.run.command([self.runtime, "-jar", compiler, *words], COMPILE_S)
+        assert code == 0, said
+        return classes
+
+    @contextmanager
+    def guarded(self, name: str, *settings: str) -> Iterator[Process]:
+        """Another broker, with access control and a user."""
+        authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        process = Process(self.run.folder / name, authorizer, "super.users=User:ANONYMOUS;User:alice", *settings)
+        process.address = "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
+        process.more = ["--add-scram=SCRAM-SHA-256=[name=alice,password=env:PASSWORD]"]
+        process.environment = {"PASSWORD": PASSWORD}
+        with process:
+            yield process
+        assert TRACE not in process.log.read_text(), f"an error in the broker: {process.log}"
+
+    def answers(self, *arguments: str) -> str:
+        """Run the administrator's program; what it says is wrong fails."""
+        classes = self.compiled(HERE / "admin" / "Admin.java")
+        with self.program("Admin", *arguments, classes=classes) as program:
+            try:
+                code = program.process.wait(RUN_S)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"it does not end: {program.out.read_text()[-500:]}") from None
+            facts = program.facts()
+        wrong = {each["name"]: each["wrong"] for each in facts if each["wrong"]}
+        assert code == 0, f"it ended with {code}; {self.run.log}"
+        assert not wrong, wrong
+        assert facts, "it prints nothing"
+        return ", ".join(each["name"] for each in facts)
+
+    def admin(self) -> str:
+        """Topics, settings, records, transactions, groups, access, users, quotas, the cluster; what is left out is refused."""
+        with self.guarded("administered", *SETTINGS) as broker:
+            return self.answers(broker.listeners["PLAINTEXT"])
+
+    def sessions(self) -> str:
+        """A session of two seconds is renewed on its connection; no message of nine seconds fails."""
+        with self.guarded("sessions", "connections.max.reauth.ms=2000") as broker:
+            return self.answers(broker.listeners["SASL_PLAINTEXT"], PASSWORD)
 
     def producer(self) -> str:
         """Everything that it says was acknowledged is where it was acknowledged."""
@@ -282,19 +331,7 @@ class Suite:
 
     def streams(self) -> str:
         """A count per key and partition: each of 1, 2, 3, … is written exactly once, whatever dies in between."""
-        classes = self.run.folder / "classes"
-        words = [
-            "-17",
-            "-nowarn",
-            "-cp",
-            ":".join(map(str, self.jars)),
-            "-d",
-            classes,
-            HERE / "streams" / "Counts.java",
-        ]
-        [compiler] = [path for path in self.jars if path.name.startswith("ecj-")]
-        code, said = self.run.command([self.runtime, "-jar", compiler, *words], COMPILE_S)
-        assert code == 0, said
+        classes = self.compiled(HERE / "streams" / "Counts.java")
         wanted = Counter((number % KEYS, number % PARTITIONS) for number in range(self.messages))
         create(self.broker.address, "counts", PARTITIONS)
         self.fill("in", PARTITIONS)
