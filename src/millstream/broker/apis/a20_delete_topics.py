@@ -28,7 +28,7 @@ def handle(
 ) -> "DeleteTopicsResponse | asyncio.Future[DeleteTopicsResponse]":
     """One result per topic."""
     wanted = request.topics if version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
-    committed = broker.has_commit()
+    committed = broker.log.has_commit
     response = DeleteTopicsResponse(0, [_delete(connection, each) for each in wanted])
     unsynced = broker.groups.store.unsynced() if committed else []
     return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response

@@ -59,18 +59,21 @@ class Commits(Running):
 
     def removed(self, group_ids: Iterable[str]) -> "list[Partition]":
         """What has to be synced before a removal of groups or their offsets is answered."""
-        if not self.store.durable and not self._broker.has_commit():
+        if not self.store.durable and not self._broker.log.has_commit:
             return []
         partitions = {self.store.partition(group_id): None for group_id in group_ids}
         return [partition for partition in partitions if partition.flushed_offset < partition.end_offset]
 
     def topics_of(self, group_id: str) -> set[str]:
         """The topics that a group follows, or has committed offsets for."""
-        offsets, group, consumer = (each.get(group_id) for each in (self.offsets, self.groups, self.consumers))
-        found = {name for name, _ in offsets.places()} if offsets is not None else set()
-        if group is not None:
+        found: set[str] = set()
+        if (offsets := self.offsets.get(group_id)) is not None:
+            found.update(name for name, _ in offsets.places())
+        if (group := self.groups.get(group_id)) is not None:
             found.update(group.topics or ())
-        return found | consumer.subscribed() if consumer is not None else found
+        if (consumer := self.consumers.get(group_id)) is not None:
+            found |= consumer.subscribed()
+        return found
 
     def pending_topics(self, producer_id: int) -> set[str]:
         """The topics for which an open transaction has committed offsets."""

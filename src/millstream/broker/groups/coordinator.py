@@ -57,7 +57,7 @@ class GroupCoordinator(Commits):
                 if group_id in self.consumers:
                     self.groups.pop(group_id, None)
         self.offsets = {g: o for g, o in self.offsets.items() if o}
-        if self.store.durable or self._broker.has_commit():
+        if self.store.durable or self._broker.log.has_commit:
             for group_id, left in self.offsets.items():  # what a killed broker wrote need not be synced yet
                 left.upto = self.store.partition(group_id).end_offset
         for consumer in self.consumers.values():
