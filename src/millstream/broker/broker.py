@@ -145,10 +145,6 @@ class Broker:
         topic = self.log.topics.get(name)
         return topic is not None and topic.config.durability == "commit"
 
-    def has_commit(self) -> bool:
-        """Whether any topic has durability ``commit``: then what is said about no topic in particular is synced, too."""
-        return any(topic.config.durability == "commit" for topic in self.log.topics.values())
-
     def partition_count(self) -> int:
         """Partitions of all topics."""
         return sum(len(topic.partitions) for topic in self.log.topics.values())

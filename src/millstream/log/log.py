@@ -96,6 +96,7 @@ class Log:
         self.recovered: list[str] = []
         self._clock = clock
         self._by_id: dict[uuid.UUID, Topic] = {}
+        self._has_commit: bool | None = None  # None: to be looked up
         self._opened = OpenSegments(Cache(self.folder / "fetched", self.defaults.archive_cache_bytes))
         self._unflushed: Callable[[Partition], None] | None = None
         self._turn = 0
@@ -175,6 +176,7 @@ class Log:
     def _add(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
         self._by_id[topic.id] = topic
+        self._has_commit = None
         if self._unflushed is not None:
             topic.unflushed = self._unflushed
 
@@ -240,6 +242,7 @@ class Log:
         topic = self._known(name)
         del self.topics[name]
         del self._by_id[topic.id]
+        self._has_commit = None
         for partition in topic.partitions:
             partition.abandon()
         try:
@@ -285,6 +288,7 @@ class Log:
         write_description(topic.folder, description)
         topic.description = description
         topic.set_config(config)
+        self._has_commit = None
 
     def set_defaults(self, given: Mapping[str, str], *, only_check: bool = False) -> None:
         """Change what topics have where they say nothing themselves, in effect when it returns.
@@ -303,6 +307,14 @@ class Log:
         self.defaults = defaults
         for topic, config in configs.items():
             topic.set_config(config)
+        self._has_commit = None
+
+    @property
+    def has_commit(self) -> bool:
+        """Whether any topic has durability `commit`."""
+        if self._has_commit is None:
+            self._has_commit = any(topic.config.durability == "commit" for topic in self.topics.values())
+        return self._has_commit
 
     def _known(self, name: str) -> Topic:
         topic = self.topics.get(name)

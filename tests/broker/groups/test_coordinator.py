@@ -74,9 +74,6 @@ class World:
 
     # ---- the broker's topics and life
 
-    def has_commit(self):
-        return False
-
     def is_commit(self, name):
         return False
 

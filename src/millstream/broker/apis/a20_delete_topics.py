@@ -34,7 +34,7 @@ def handle(
 ) -> "DeleteTopicsResponse | asyncio.Future[DeleteTopicsResponse]":
     """One result per topic."""
     wanted = request.topics if version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
-    committed = broker.has_commit()
+    committed = broker.log.has_commit
     mutations = Mutations(connection, strict=version >= STRICT)
     response = DeleteTopicsResponse(0, [_delete(connection, each, mutations) for each in wanted])
     mutations.tell(response)

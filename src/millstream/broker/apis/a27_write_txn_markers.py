@@ -86,7 +86,7 @@ def _write(broker: "Broker", marker: WritableTxnMarker, name: str, index: int, u
         topic.partitions[index].append(batch, now, internal=True)
     except LogError as e:
         return e.code
-    durable = broker.has_commit() if name == OFFSETS_TOPIC else broker.is_commit(name)
+    durable = broker.log.has_commit if name == OFFSETS_TOPIC else broker.is_commit(name)
     if durable:
         unsynced.append(topic.partitions[index])
     if name == OFFSETS_TOPIC:

@@ -59,7 +59,7 @@ class Commits(Running):
 
     def removed(self, group_ids: Iterable[str]) -> "list[Partition]":
         """What has to be synced before a removal of groups or their offsets is answered."""
-        if not self.store.durable and not self._broker.has_commit():
+        if not self.store.durable and not self._broker.log.has_commit:
             return []
         partitions = {self.store.partition(group_id): None for group_id in group_ids}
         return [partition for partition in partitions if partition.flushed_offset < partition.end_offset]
@@ -72,7 +72,7 @@ class Commits(Running):
         if (group := self.groups.get(group_id)) is not None:
             found.update(group.topics or ())
         if (consumer := self.consumers.get(group_id)) is not None:
-            found.update(consumer.subscribed())
+            found |= consumer.subscribed()
         return found
 
     def pending_topics(self, producer_id: int) -> set[str]:

@@ -64,7 +64,7 @@ class GroupCoordinator(Commits):
                     if record.type == consumer_records.GROUP:  # the last one of an empty group: its last member left
                         self.consumers[group_id].since = written
         self.offsets = {g: o for g, o in self.offsets.items() if o}
-        if self.store.durable or self._broker.has_commit():
+        if self.store.durable or self._broker.log.has_commit:
             for group_id, left in self.offsets.items():  # what a killed broker wrote need not be synced yet
                 left.upto = self.store.partition(group_id).end_offset
         for consumer in self.consumers.values():

@@ -112,7 +112,7 @@ class TransactionCoordinator(Endings):
 
     def _when_known(self, transaction: Transaction, response: T, refused: T) -> "T | asyncio.Future[T]":
         """An answer that tells an epoch: now, or when it is on disk; ``refused`` when the disk refuses."""
-        if not (self.stored.topic.durable or self._broker.has_commit()):
+        if not (self.stored.topic.durable or self._broker.log.has_commit):
             return response
         unsynced = self.stored.behind(transaction, transaction.stored)
         return self._broker.flusher.after(unsynced, response, lambda *_: refused) if unsynced else response
@@ -149,7 +149,7 @@ class TransactionCoordinator(Endings):
     def unsynced_group(self, transactional_id: str, group_id: str) -> "list[Partition]":
         """The same before it is said that a transaction may commit offsets of a group, as far as is known of which topics."""
         topics: set[str] = set()
-        if self._broker.has_commit():
+        if self._broker.log.has_commit:
             topics = self._broker.groups.topics_of(group_id)
             transaction = self.transactions.get(transactional_id)
             if transaction is not None:

@@ -58,7 +58,7 @@ class Stored:
                 found.pop(transactional_id, None)
             else:
                 found[transactional_id] = transaction
-        has_commit = self._broker.has_commit()
+        has_commit = self._broker.log.has_commit
         for transaction in found.values():
             transaction.stored = self.topic.partition(transaction.id).end_offset
             transaction.ahead = transaction.stored if has_commit else 0

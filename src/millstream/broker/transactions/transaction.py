@@ -128,6 +128,8 @@ class Transaction:
         self, producer_id: int, epoch: int, partitions: set[Where], now: int, version: int = 0
     ) -> tuple[int, list[Effect]]:
         """The transaction (begins and) writes to these partitions."""
+        if self._comes_early(producer_id, epoch):
+            return errors.CONCURRENT_TRANSACTIONS, []
         if producer_id != self.producer_id:
             return errors.INVALID_PRODUCER_ID_MAPPING, []
         if epoch != self.epoch:
@@ -159,6 +161,8 @@ class Transaction:
         self, producer_id: int, epoch: int, commit: bool, new_id: int, now: int, raise_epoch: bool
     ) -> tuple[int, list[Effect]]:
         """EndTxn; ``raise_epoch`` for transaction version 2."""
+        if self._comes_early(producer_id, epoch):
+            return errors.CONCURRENT_TRANSACTIONS, []
         if raise_epoch and self._is_retry(producer_id, epoch):
             if self.state in PREPARED:
                 return errors.CONCURRENT_TRANSACTIONS, []
@@ -207,6 +211,10 @@ class Transaction:
         self.partitions = {where for where in self.partitions if where[0] != topic}
 
     # ---- inside
+
+    def _comes_early(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer of version 2 goes on with the raised epoch while markers are still to be written."""
+        return self.state in PREPARED and self.next_epoch >= 0 and (producer_id, epoch) == self.going_on()
 
     def _is_retry(self, producer_id: int, epoch: int) -> bool:
         """Whether an EndTxn of version 2 comes again after its end was decided, by it or by the coordinator.
