@@ -24,10 +24,25 @@ SEGMENT = {"internal.segment.bytes": "600", "index.interval.bytes": "100", "rete
 fsspec = pytest.importorskip("fsspec", reason="the archive needs fsspec: pip install 'millstream[archive]'")
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(scope="session")
+def bucket():
+    """An object store over its own protocol, where s3fs and moto are installed (neither is among our dependencies)."""
+    pytest.importorskip("s3fs", reason="an object store is tested where s3fs and moto[server] are installed")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    fsspec.config.conf["s3"] = {"endpoint_url": f"http://{host}:{port}", "key": "k", "secret": "s"}
+    fsspec.filesystem("s3").mkdir("bucket")
+    yield "s3://bucket"
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
 def url(request, tmp_path):
     if request.param == "file":
         return f"file://{tmp_path}/archive"
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
     return f"memory://{tmp_path.name}"
 
 
@@ -75,6 +90,7 @@ def bring(partition, segment):
 
 def objects(url):
     fs, path = fsspec.core.url_to_fs(url)
+    fs.invalidate_cache()
     return sorted(name for name in fs.find(path)) if fs.exists(path) else []
 
 

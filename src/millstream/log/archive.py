@@ -73,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True):
         return Facts(self.size, self.end, self.first, self.newest, self.newest_offset, self.gaps, self.aborted)
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of archive.json."""
 
     segments: list[Entry] = []
