@@ -73,7 +73,7 @@ class Broker:
         self.flusher = Flusher(loop)
         log.on_unflushed(self.flusher.soon)
         self.parking = Parking(self)
-        self.archives = Archives(loop)
+        self.archives = Archives(loop, log)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self._budget = settings.integer("queued.max.request.bytes")

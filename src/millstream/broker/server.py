@@ -91,8 +91,6 @@ class Server:
         self.broker = Broker(log, access, dynamic, self._loop, listeners)
         self._house = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self._keeping: asyncio.Task[None] | None = None
-        self._archivist = ThreadPoolExecutor(1, thread_name_prefix="archiving")
-        self._archiving: asyncio.Task[None] | None = None
         self._certificates = certificates
         self._watching: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -106,7 +104,7 @@ class Server:
         for listener in self.listeners:
             self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
         self._keeping = self._loop.create_task(self._repeat(self._house, self.log.maintain))
-        self._archiving = self._loop.create_task(self._repeat(self._archivist, self.log.archive))
+        self.broker.archives.start()
         if any(listener.context is not None for listener in self.listeners):
             self._watching = self._loop.create_task(self._watch_certificates())
         self._sweep()
@@ -157,7 +155,7 @@ class Server:
         self._sweeper = self._loop.call_later(limits.SWEEP_SECONDS, self._sweep)
 
     async def _repeat(self, thread: ThreadPoolExecutor, work: Callable[[int], bool]) -> None:
-        """Retention, compaction and interval fsync, or archives: one step after the other on a thread of their own."""
+        """Retention, compaction and interval fsync: one step after the other on a thread of their own."""
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             try:
@@ -180,14 +178,12 @@ class Server:
             self._sweeper.cancel()
         if self._keeping is not None:
             self._keeping.cancel()
-        if self._archiving is not None:
-            self._archiving.cancel()
         if self._watching is not None:
             self._watching.cancel()
         self._arrivals.close()
         self.broker.close()
         await self._loop.run_in_executor(None, self._house.shutdown)
-        await self._loop.run_in_executor(None, self._archivist.shutdown)
+        await self._loop.run_in_executor(None, self.broker.archives.join)
         self.log.close()
 
 

@@ -7,7 +7,7 @@ On disk, format version 1:
     clean                             there after a clean shutdown, removed at the next start
     topics/<name>/topic.json          see topic.py
     topics/<name>/<partition>/        see below
-    fetched/                          nameless files of segments that were fetched from an archive
+    fetched/                          nameless files of what was fetched from an archive; what a crash leaves is removed
     building/, deleted/               topics on their way in and out; what a crash leaves there is removed
 
 A partition's folder holds, for each segment, named by the offset of its first record in twenty digits:
@@ -38,7 +38,7 @@ from typing import Final
 import msgspec
 
 from millstream.log import archive, failpoints
-from millstream.log.archive import Cache
+from millstream.log.archive import Entry
 from millstream.log.config import Defaults, TopicConfig
 from millstream.log.errors import (
     InvalidConfig,
@@ -50,9 +50,10 @@ from millstream.log.errors import (
     UnknownFormat,
     UnknownTopic,
 )
+from millstream.log.fetched import Cache
 from millstream.log.files import remove_leftovers, replace, sync_folder
+from millstream.log.opened import OpenSegments
 from millstream.log.partition import Partition
-from millstream.log.segment import OpenSegments
 from millstream.log.topic import (
     Description,
     Topic,
@@ -100,7 +101,8 @@ class Log:
         self._opened = OpenSegments(Cache(self.folder / "fetched", self.defaults.archive_cache_bytes))
         self._unflushed: Callable[[Partition], None] | None = None
         self._turn = 0
-        self._archive_after = 0
+        self._archive_after: dict[str, int] = {}
+        self._archive_turns: dict[str | None, int] = {}
         self._lock_fd = -1
         self._closed = False
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -138,6 +140,8 @@ class Log:
         self._identity = self._identify()
         self._next_producer_id = self._identity.producer_ids
         self.recovered += remove_leftovers(self.folder)
+        fetched = self.folder / "fetched"
+        self.recovered += remove_leftovers(fetched) if fetched.exists() else []
         for name in ("topics", "building", "deleted"):
             (self.folder / name).mkdir(mode=0o700, exist_ok=True)
         for leftover in (self.folder / "building").iterdir():
@@ -361,31 +365,48 @@ class Log:
             return True
         return False
 
-    def archive(self, now_ms: int) -> bool:
-        """One bounded step of what archives are due: a segment copied, or removed. As `maintain`, on another thread."""
+    def archives(self) -> set[str]:
+        """The archives in which there may be something to do. "" stands for what needs none to be finished."""
+        return {p.archive_root for p in self.partitions if p.archive_root} | {root for _, root, _ in self._leaving()}
+
+    def archive(self, now_ms: int, only: str | None = None) -> bool:
+        """One bounded step of what archives (or the one of `archives` that is named) are due: a segment copied or removed.
+
+        As `maintain`, on other threads; with a thread for each archive a slow one does not hold up the others.
+        """
         if self._closed:
             return False
-        for partition in self.partitions:
-            if partition.topic.config.archive or partition.archived:
-                try:
-                    if partition.archive(now_ms):
-                        return True
-                except (LogError, OSError) as error:
-                    if not partition.stopping:
-                        _log.error("%s; it is tried again", error)
-        if now_ms < self._archive_after:
-            return False
-        for note in (self.folder / "deleted").glob(f"*/*/{archive.NAME}"):
+        partitions = [p for p in self.partitions if p.archive_root and only in (None, p.archive_root)]
+        for _ in range(len(partitions)):
+            # In turn: a partition that always has something would leave the others none.
+            turn = self._archive_turns[only] = (self._archive_turns.get(only, 0) + 1) % len(partitions)
             try:
-                for entry in (archive.read(note.parent) or archive.Manifest()).segments:
+                if partitions[turn].archive(now_ms):
+                    return True
+            except (LogError, OSError) as error:
+                if not partitions[turn].stopping:
+                    _log.error("%s; it is tried again", error)
+        for note, root, entries in self._leaving():
+            if only not in (None, root) or now_ms < self._archive_after.get(root, 0):
+                continue
+            try:
+                for entry in entries:
                     archive.remove(entry)
                 note.unlink()
             except (LogError, OSError) as error:
-                self._archive_after = now_ms + archive.RETRY_MS
+                self._archive_after[root] = now_ms + archive.RETRY_MS
                 _log.error("%s; it is tried again", error)
-                return False
+                continue
             return True
         return False
+
+    def _leaving(self) -> list[tuple[Path, str, list[Entry]]]:
+        """The notes of deleted topics whose segments are to leave an archive; the archive, the segments."""
+        found = []
+        for note in (self.folder / "deleted").glob(f"*/*/{archive.NAME}"):
+            entries = (archive.read(note.parent) or archive.Manifest()).segments
+            found.append((note, archive.root(entries[0].url) if entries else "", entries))
+        return found
 
     def close(self) -> None:
         """Sync everything, note the clean shutdown and let go of the folder. May be repeated."""
