@@ -34,7 +34,7 @@ def test_what_comes_behind_stays_behind(inside):
         sent = [client.request(("c", 0), count=n) for n in (1, 2, 3, 4)]
         for request in sent:
             client.send(request, 12)
-        inside.until(("write", STATES))
+        inside.until_noted(("write", STATES))
         until(lambda: budget(inside) < whole)
         assert ("write", "c-0") not in inside.events
         let_go()
@@ -55,7 +55,7 @@ def test_of_one_request_only_what_must_wait_waits(inside):
         inside.told()
         request = client.request(("c", 0), ("o", 1), ("c", 1))
         client.send(request, 12)
-        inside.until(("write", "o-1"))
+        inside.until_noted(("write", "o-1"))
         assert ("write", "c-0") not in inside.events and ("write", "c-1") not in inside.events
         let_go()
         answer = client.receive(request, 12)
@@ -85,7 +85,7 @@ def test_who_is_gone_has_nothing_appended(inside):
         let_go = inside.hold(STATES)
         inside.told()
         client.send(client.request(("c", 0)), 12)
-        inside.until(("write", STATES))
+        inside.until_noted(("write", STATES))
         until(lambda: budget(inside) < whole)
         [connection] = inside.server.broker.connections
         inside.loop.call_soon_threadsafe(connection.close)
@@ -106,7 +106,7 @@ def test_a_transaction_that_ended_meanwhile_takes_nothing(inside):
         let_go = inside.hold(STATES)
         request = client.request(("c", 0))
         client.send(request, 12)
-        inside.until(("write", STATES))
+        inside.until_noted(("write", STATES))
         assert other.ask(InitProducerIdRequest("x", 60_000), 5).error_code == errors.CONCURRENT_TRANSACTIONS
         let_go()
         assert client.codes(client.receive(request, 12)) in (
