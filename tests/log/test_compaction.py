@@ -391,6 +391,44 @@ def test_long_keys_are_hashed_apart():
     assert not newest.superseded(b"other", 5)
 
 
+def test_living_records_of_batches_are_counted(monkeypatch):
+    monkeypatch.setattr(compaction, "MAX_TALLIED", 3)
+    newest = Newest(10, 0)
+    for base, keys in ((5, b"ab"), (7, b"cc"), (10, b"a"), (11, b"dc")):
+        newest.begin(base, base + len(keys) - 1)
+        for i, key in enumerate(keys):
+            newest.put(bytes([key]), base + i)
+    # The fourth is more than are counted; what it supersedes in those before it is.
+    assert [newest.living(base) for base in (4, 5, 6, 7, 10, 11)] == [None, 1, None, 0, 1, None]
+    newest = Newest(10, 0)
+    newest.begin(0, 0)
+    newest.put(b"a", 0)
+    newest.look()
+    newest.begin(1, 1)
+    newest.put(b"a", 1)
+    assert (newest.living(0), newest.living(1)) == (None, 1)
+
+
+def test_batches_that_stay_or_go_as_a_whole_are_not_looked_into_twice(log, monkeypatch):
+    partition = log.create("t", 1, CONFIG).partitions[0]
+    put(partition, (b"a", b"1"), (b"b", b"1"))  # all superseded
+    put(partition, (b"a", b"2"), (b"c", b"2"))  # one of two
+    put(partition, (b"d", b"3"), (b"f", b"3"), codec=3)  # all stay
+    put(partition, (b"b", b"4"), (b"e", None))  # a tombstone, which gets its horizon
+    put(partition, (b"a", b"5"))
+    roll(partition)
+    looked = []
+    real = compaction.entries
+    monkeypatch.setattr(
+        compaction, "entries", lambda batch: looked.append(records.HEADER.unpack_from(batch)[0]) or real(batch)
+    )
+    maintain(log)
+    # All of them once to count, then those of which neither all nor nothing stays, and the tombstone's.
+    assert looked == [0, 2, 4, 6, 8, 2, 6]
+    found = {record.key: record.value for record in consume(partition)}
+    assert found == {b"a": b"5", b"b": b"4", b"c": b"2", b"d": b"3", b"e": None, b"f": b"3"}
+
+
 def test_compaction_beside_appends_and_reads(tmp_path):
     with open_log(tmp_path / "log") as log:
         partition = log.create("t", 1, CONFIG).partitions[0]

@@ -8,7 +8,8 @@ The rules are those of Kafka's LogCleaner, Cleaner and CleanedTransactionMetadat
 - First the dirty part is read into a map from key to newest offset. Keys of 16 bytes or more stand in it as 128-bit
   hashes; when the map is full the round ends there and the next one goes on.
 - Then all segments up to there are written again, several small ones into one, without records whose key has a
-  newer offset. A batch keeps its offset range and sequence numbers whatever is left in it.
+  newer offset. A batch keeps its offset range and sequence numbers whatever is left in it. Batches of which the map
+  knows that all records stay, or none, are copied or left out without looking into them again.
 - A tombstone gets a delete horizon (now + delete.retention.ms, kept in the batch's base timestamp) the first time it
   is seen, and goes when a later round finds the horizon passed. So do transaction markers whose records are gone.
 - Records of aborted transactions go at once; the marker stays until all are gone. An emptied batch stays, without
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import os
+from bisect import bisect_right
 from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import takewhile
@@ -55,6 +57,11 @@ if TYPE_CHECKING:
 BYTES_PER_KEY: Final = 200
 """Memory that a key takes in the map: with log.cleaner.dedupe.buffer.size it bounds the keys of one round."""
 WRITE_BUFFER: Final = 1024 * 1024
+HASHED: Final = 16
+"""Keys of so many bytes or more stand in the map as hashes of this size, which no shorter key can be equal to."""
+MAX_TALLIED: Final = 200_000
+"""Batches whose living records are counted, some ten megabytes; those behind them are looked into a second time."""
+_LOOK: Final = 1 << 40  # added to a count: the batch is looked into whatever lives in it
 
 _log: Final = logging.getLogger("millstream.log")
 
@@ -64,12 +71,19 @@ class Interrupted(Exception):
 
 
 class Newest:
-    """Newest offset of each key, up to `capacity` keys; `end` is the offset before which every record was counted."""
+    """Newest offset of each key, up to `capacity` keys; `end` is the offset before which every record was counted.
+
+    Of each batch that was begun it knows how many records are the newest of their keys, see `living`.
+    """
 
     def __init__(self, capacity: int, end: int) -> None:
         self.capacity = capacity
         self.end = end
         self._offsets: dict[bytes, int] = {}
+        self._bases: list[int] = []
+        self._living: list[int] = []
+        self._tallied = 0  # the end of the last batch in those lists
+        self._open = False  # whether the batch that was begun last is in them
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -78,17 +92,43 @@ class Newest:
         """Whether a batch of `count` records surely fits. The first batch always does."""
         return not self._offsets or len(self._offsets) + count <= self.capacity
 
+    def begin(self, base: int, last: int) -> None:
+        """The records that are counted in from now on are of the batch with these offsets, which rise."""
+        self._open = len(self._bases) < MAX_TALLIED
+        if self._open:
+            self._bases.append(base)
+            self._living.append(0)
+            self._tallied = last + 1
+
     def put(self, key: bytes, offset: int) -> None:
         """Count a record in."""
-        self._offsets[_short(key)] = offset
+        short = key if len(key) < HASHED else _short(key)
+        before = self._offsets.get(short, -1)
+        self._offsets[short] = offset
+        if 0 <= before < self._tallied:
+            self._living[bisect_right(self._bases, before) - 1] -= 1
+        if self._open:
+            self._living[-1] += 1
+
+    def look(self) -> None:
+        """The batch that was begun last has to be looked into when the log is written again."""
+        if self._open:
+            self._living[-1] += _LOOK
+
+    def living(self, base: int) -> int | None:
+        """How many records of the batch at `base` are the newest of their keys; None when it has to be looked into."""
+        place = bisect_right(self._bases, base) - 1
+        if place < 0 or self._bases[place] != base or self._living[place] >= _LOOK // 2:
+            return None
+        return self._living[place]
 
     def superseded(self, key: bytes, offset: int) -> bool:
         """Whether a record with the same key is newer than the one at `offset`."""
-        return offset < self._offsets.get(_short(key), -1)
+        return offset < self._offsets.get(key if len(key) < HASHED else _short(key), -1)
 
 
 def _short(key: bytes) -> bytes:
-    return key if len(key) < 16 else blake2b(key, digest_size=16).digest()
+    return key if len(key) < HASHED else blake2b(key, digest_size=HASHED).digest()
 
 
 class Transactions:
@@ -235,9 +275,14 @@ def _count(partition: Upkeep, segment: Segment, start: int, newest: Newest, tran
         elif not transactions.data(head) and last >= start:
             if not newest.room(head[12]):
                 return False
-            for offset, _, key, _, _ in entries(batch):
+            newest.begin(head[0], last)
+            partly = head[0] < start
+            for offset, _, key, tombstone, _ in entries(batch):
                 if key is not None and offset >= start:
                     newest.put(key, offset)
+                partly = partly or tombstone
+            if partly:
+                newest.look()
         if last >= start:
             newest.end = last + 1
     newest.end = max(newest.end, segment.end_offset)
@@ -268,13 +313,16 @@ class Cleaner:
         emptied_transaction = control and discard
         if control and discard:
             discard = bool(head[5] & DELETE_HORIZON) and head[7] <= self._now
-        found = list(entries(batch))
+        living = None if control or discard else self._newest.living(head[0])
+        if living and living == head[12]:
+            return batch
+        found = list(entries(batch)) if living != 0 else []
         if discard:
             kept: list[Entry] = []
         elif control:
             kept = found
         else:
-            kept = [entry for entry in found if self._keeps(head, entry)]
+            kept = self._kept(head, found)
         if not kept:
             return self._empty(head) if self._remembered(head, control) else None
         horizon = not head[5] & DELETE_HORIZON and (
@@ -294,15 +342,15 @@ class Cleaner:
         offsets = {entry[0] for entry in kept}
         return encode(header, [record for record in records(batch) if record.offset in offsets])
 
-    def _keeps(self, head: Head, entry: Entry) -> bool:
-        offset, _, key, tombstone, _ = entry
-        if offset >= self._newest.end:
-            return True
-        if key is None or self._newest.superseded(key, offset):
-            return False
-        if not tombstone:
-            return True
-        return not head[5] & DELETE_HORIZON or self._now < head[7]
+    def _kept(self, head: Head, found: list[Entry]) -> list[Entry]:
+        end, superseded = self._newest.end, self._newest.superseded
+        tombstones = not head[5] & DELETE_HORIZON or self._now < head[7]
+        return [
+            entry
+            for entry in found
+            if entry[0] >= end
+            or (entry[2] is not None and not superseded(entry[2], entry[0]) and (tombstones or not entry[3]))
+        ]
 
     def _remembered(self, head: Head, control: bool) -> bool:
         if head[0] + head[6] + 1 == self._newest.end:
