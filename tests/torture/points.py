@@ -19,6 +19,7 @@ from tests.torture.loads import Broker, create, main, whole
 from tests.torture.newer import Newer
 from tests.torture.transactions import PARTITIONS, World
 
+NEWER = 3  # producers of version 2
 # A place is passed so often before the broker dies there, at most; epochs are given seldom.
 PASSES = {failpoints.EPOCH_STORED: 4}
 
@@ -29,9 +30,10 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
     data.mkdir()
     disk.keep(data)
     broker = Broker(disk.environment).start(data)
-    for topic in ("in", "out", "copied", "newer"):
+    for topic in ("in", "out", "copied", *(f"newer-{number}" for number in range(NEWER))):
         create(broker.address, topic, PARTITIONS, millstream_durability="commit")
-    world, newer = World(broker.address, chance), Newer(broker.address, Random(chance.random()))
+    world = World(broker.address, chance)
+    newer = [Newer(broker.address, number, Random(chance.random())) for number in range(NEWER)]
     try:
         for turn in range(1, count + 1):
             point = failpoints.ALL[(turn - 1) % len(failpoints.ALL)]
@@ -40,7 +42,7 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
             broker.environment = {**disk.environment, VARIABLE: f"{point}:{passes}"}
             broker.start()
             stop = threading.Event()
-            threads = world.work(stop, newer)
+            threads = world.work(stop, *newer)
             broker.died(60)
             after = folder / str(turn)
             disk.after_cut(disk.key(data), after, None if forgets else chance, data)
@@ -53,10 +55,11 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
             for thread in threads:
                 thread.join()
             world.end()
-            newer.connect()
+            for each in newer:
+                each.connect()
             print(
                 f"cut {turn} ({point}, {passes}), {'all' if forgets else 'some'} of what was not synced is lost: "
-                f"{world.check()}, {newer.check()}",
+                f"{world.check()}, {', '.join(each.check() for each in newer)}",
                 flush=True,
             )
     finally:
