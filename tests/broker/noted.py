@@ -7,11 +7,13 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tests.broker.inside import Inside
 
+T = TypeVar("T")
 Event = tuple[str, str]  # "write" or "sync", partition ("t-0")
 
 
@@ -32,25 +34,25 @@ class Noted(Inside):
         write, sync = os.pwrite, os.fdatasync
 
         def pwrite(fd: int, data: bytes, position: int) -> int:
-            self._reached("write", place(fd))
-            return write(fd, data, position)
+            return self._noted("write", place(fd), lambda: write(fd, data, position))
 
         def fdatasync(fd: int) -> None:
             where = place(fd)
             if where in self._held:
                 assert self._held[where].wait(20), f"the sync of {where} was never let go"
-            self._reached("sync", where)
-            sync(fd)
+            self._noted("sync", where, lambda: sync(fd))
 
         patch.setattr(os, "pwrite", pwrite)
         patch.setattr(os, "fdatasync", fdatasync)
 
-    def _reached(self, what: str, where: str) -> None:
+    def _noted(self, what: str, where: str, do: Callable[[], T]) -> T:
         number = self._failing.get((what, where))
         if number is not None:
             raise OSError(number, os.strerror(number))
+        done = do()
         if where:
             self.events.append((what, where))
+        return done
 
     def fail(self, what: str, where: str, number: int = errno.EIO) -> None:
         """Have writes or syncs of a partition fail."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.log import compaction
+from millstream.log import compaction, failpoints
 from millstream.log.compaction import Newest, Transactions
 from millstream.log.index import Aborted
 from millstream.protocol import records
@@ -567,3 +567,18 @@ def test_keyless_messages_go_when_a_topic_becomes_compacted(log):
     log.configure("t", CONFIG)
     maintain(log)
     assert values(consume(partition)) == [b"1"]
+
+
+def test_the_newer_record_is_on_disk_before_the_older_one_goes(partition, monkeypatch):
+    put(partition, (b"k", b"old"))
+    roll(partition)
+    partition.flush()
+    put(partition, (b"k", b"new"))
+    roll(partition)
+    partition._tidy()
+    assert partition.flushed_offset == 1
+    seen = []
+    monkeypatch.setitem(failpoints.tripped, failpoints.CLEAN_DECIDED, lambda: seen.append(partition.flushed_offset))
+    assert compaction.compact(partition, NOW + HOUR)
+    assert seen and min(seen) == 2
+    assert values(consume(partition)) == [b"new"]

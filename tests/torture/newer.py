@@ -1,7 +1,8 @@
 """A transactional producer of version 2 (KIP-890), whose partitions join by being written to, over raw requests.
 
 Batches are sent without waiting for each other. With each transaction goes an offset, the transaction's number, so that
-records and offsets can be compared: what is committed for the group is the newest transaction that is there.
+records and offsets can be compared: what is committed for the group is the newest transaction that is there. Whenever the
+broker goes away it begins again, as if it had died itself: what was open is aborted, unless its end was decided.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from tests.torture.loads import stored
 from tests.torture.transactions import PARTITIONS, parsed, value
 
 WRITER = 200
-TOPIC, GROUP, NAME = "newer", "newer", "newer"
 PASSES = {errors.CONCURRENT_TRANSACTIONS, errors.COORDINATOR_NOT_AVAILABLE}
 
 
@@ -41,8 +41,9 @@ class Refused(Exception):
 class Newer:
     """Transactions over all partitions, with an offset; every seventh is aborted."""
 
-    def __init__(self, address: str, chance: Random) -> None:
+    def __init__(self, address: str, number: int, chance: Random) -> None:
         self.address, self.chance = address, chance
+        self.name = f"newer-{number}"  # of its transactional id, its topic and its group
         self.fate: dict[int, str] = {}
         self.size: dict[int, int] = {}
         self._wire: Wire | None = None
@@ -53,7 +54,7 @@ class Newer:
         if self._wire is None:
             wire = Wire(self.address)
             try:
-                while (found := wire.ask(InitProducerIdRequest(NAME, 60_000), 5)).error_code in PASSES:
+                while (found := wire.ask(InitProducerIdRequest(self.name, 60_000), 5)).error_code in PASSES:
                     time.sleep(0.01)
                 if found.error_code:
                     raise Refused(f"InitProducerId: {errors.name(found.error_code)}")
@@ -90,20 +91,20 @@ class Newer:
             ]
             for place, batch in enumerate(batches):
                 sequences[place] += len(batch)
-            request = ProduceRequest(NAME, -1, 30_000, [TopicProduceData(TOPIC, partition_data=parts)])
+            request = ProduceRequest(self.name, -1, 30_000, [TopicProduceData(self.name, partition_data=parts)])
             wire.send(request, 12)
             sent.append(request)
         codes = set()
         for request in sent:
             [topic] = wire.receive(request, 12).responses
             codes |= {part.error_code for part in topic.partition_responses}
-        position = TxnOffsetCommitRequestTopic(TOPIC, partitions=[TxnOffsetCommitRequestPartition(0, number + 1)])
-        answer = wire.ask(TxnOffsetCommitRequest(NAME, GROUP, *self._producer, topics=[position]), 5)
+        position = TxnOffsetCommitRequestTopic(self.name, partitions=[TxnOffsetCommitRequestPartition(0, number + 1)])
+        answer = wire.ask(TxnOffsetCommitRequest(self.name, self.name, *self._producer, topics=[position]), 5)
         codes.add(answer.topics[0].partitions[0].error_code)
         if codes != {0}:
             raise Refused(f"{sorted(map(errors.name, codes))}")
         commit = number % 7 != 6
-        while (end := wire.ask(EndTxnRequest(NAME, *self._producer, commit), 5)).error_code in PASSES:
+        while (end := wire.ask(EndTxnRequest(self.name, *self._producer, commit), 5)).error_code in PASSES:
             time.sleep(0.01)
         if end.error_code:
             raise Refused(f"EndTxn: {errors.name(end.error_code)}")
@@ -124,7 +125,7 @@ class Newer:
     def check(self) -> str:
         """Every transaction is whole or absent, as it was answered, and the offset is that of the newest one."""
         counts: Counter[int] = Counter()
-        for partition, entries in stored(self.address, TOPIC, PARTITIONS).items():
+        for partition, entries in stored(self.address, self.name, PARTITIONS).items():
             last = (-1, -1)
             for _, data in entries:
                 _, transaction, index = parsed(data)
@@ -136,9 +137,9 @@ class Newer:
             right = {"committed": {size}, "aborted": {0}, "unknown": {0, size}}[fate]
             assert count in right, f"version 2: {count} of {size} records of {transaction}, which is {fate}"
         newest = max((transaction for transaction in self.fate if counts[transaction]), default=-2)
-        topics = [OffsetFetchRequestTopics(TOPIC, partition_indexes=[0])]
+        topics = [OffsetFetchRequestTopics(self.name, partition_indexes=[0])]
         with Wire(self.address) as wire:
-            answer = wire.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(GROUP, topics=topics)]), 8)
+            answer = wire.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.name, topics=topics)]), 8)
         found = answer.groups[0].topics[0].partitions[0].committed_offset
         assert found == newest + 1, f"the offset of {found - 1} is committed, the newest transaction is {newest}"
         return f"{sum(fate == 'committed' for fate in self.fate.values())} of version 2"

@@ -158,7 +158,7 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
     broker = Broker(disk.environment, *SETTINGS, *["millstream.durability=commit"] * everything).start(link / "data")
     print("every topic is commit" if everything else "internal topics are os", flush=True)
     durable = {"millstream_durability": "commit", "segment_bytes": str(MIB)}
-    for topic in ("in", "out", "copied", "safe", "newer"):
+    for topic in ("in", "out", "copied", "safe", "newer-0"):
         create(broker.address, topic, PARTITIONS, **durable)
     create(broker.address, "loose", PARTITIONS, millstream_durability="os")
     create(broker.address, "changelog", cleanup_policy="compact", min_cleanable_dirty_ratio="0.1", **durable)
@@ -171,7 +171,7 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
     )
     world, mixed = World(broker.address, chance), Mixed(broker.address, 100, Random(chance.random()))
     changelog, history = Changelog(broker.address, chance), History(broker.address)
-    newer = Newer(broker.address, Random(chance.random()))
+    newer = Newer(broker.address, 0, Random(chance.random()))
     try:
         for turn in range(1, count + 1):
             stop = threading.Event()

@@ -192,6 +192,9 @@ def compact(partition: Upkeep, now: int) -> bool:
     bound = cleanable_until(closed, partition.last_stable_offset, config.min_compaction_lag_ms, now)
     if not due(closed, dirty_start, bound, config, now):
         return False
+    if partition.flushed_offset < bound:
+        # A power cut must not find the older record of a key removed and the newer one not yet on disk.
+        partition.flush()
     try:
         _round(partition, closed, dirty_start, bound, config, now)
     except Interrupted:

@@ -332,6 +332,7 @@ def test_what_a_killed_broker_left_is_on_disk_before_its_transactions_go_on(insi
     with Client(inside) as client:
         assert client.produce(("c", 0), newer=True) == [0]
         let_go = inside.hold(STATES)
+        inside.told()
         client.send(client.end_request(), 5)
         inside.until_noted(("write", STATES))
         prepared = inside.folder.with_name("killed")

@@ -104,6 +104,7 @@ def test_a_transaction_that_ended_meanwhile_takes_nothing(inside):
         create(wire, "c")
     with Client(inside) as client, inside.wire() as other:
         let_go = inside.hold(STATES)
+        inside.told()
         request = client.request(("c", 0))
         client.send(request, 12)
         inside.until_noted(("write", STATES))
