@@ -161,7 +161,7 @@ def compact(partition: Upkeep, now: int) -> bool:
         _log.error("%s is not compacted any more: %s", partition.name, error)
         return False
     except OSError as error:
-        raise StorageError(f"{partition.name}: compaction failed, nothing has changed: {error}") from error
+        raise StorageError(f"{partition.name}: compaction failed, nothing is lost by it: {error}") from error
     return True
 
 
