@@ -22,7 +22,7 @@ import os
 from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from millstream.log import failpoints, swap
 from millstream.log.config import TopicConfig
@@ -32,6 +32,7 @@ from millstream.log.index import Aborted, Index
 from millstream.log.producers import Producer
 from millstream.log.scan import MAX_SIZE, Head, whole
 from millstream.log.segment import Segment
+from millstream.log.state import State
 from millstream.protocol.records import (
     CODEC_MASK,
     CONTROL,
@@ -48,9 +49,6 @@ from millstream.protocol.records import (
     records,
     wrap,
 )
-
-if TYPE_CHECKING:
-    from millstream.log.upkeep import Upkeep
 
 BYTES_PER_KEY: Final = 200
 """Memory that a key takes in the map: with log.cleaner.dedupe.buffer.size it bounds the keys of one round."""
@@ -138,31 +136,30 @@ class Transactions:
         return False
 
 
-def compact(partition: Upkeep, now: int) -> bool:
-    """One round for this partition when one is due; whether there was one. Runs on a worker thread.
+def compact(partition: State, now: int) -> int | None:
+    """One round for this partition when one is due: the offset before which it is compacted now. Runs on a worker thread.
 
     A damaged batch ends compaction of the partition for this run (`uncleanable` says why); nothing is lost by it.
     """
     if partition.uncleanable is not None:
-        return False
+        return None
     config = partition.topic.config
     # Not those that an append has closed this moment: their index is still to be written by whoever comes first.
     closed = list(takewhile(lambda segment: segment.index_saved, partition.segments[:-1]))
     dirty_start = max(partition.cleaned_offset, closed[0].base if closed else 0)
     bound = cleanable_until(closed, partition.last_stable_offset, config.min_compaction_lag_ms, now)
     if not due(closed, dirty_start, bound, config, now):
-        return False
+        return None
     try:
-        _round(partition, closed, dirty_start, bound, config, now)
+        return _round(partition, closed, dirty_start, bound, config, now)
     except Interrupted:
-        return False
+        return None
     except (CorruptMessage, RecordsError) as error:
         partition.uncleanable = str(error)
         _log.error("%s is not compacted any more: %s", partition.name, error)
-        return False
+        return None
     except OSError as error:
         raise StorageError(f"{partition.name}: compaction failed, nothing is lost by it: {error}") from error
-    return True
 
 
 def cleanable_until(closed: list[Segment], stable: int, min_lag_ms: int, now: int) -> int:
@@ -202,9 +199,7 @@ def groups(segments: list[Segment], segment_bytes: int) -> list[list[Segment]]:
     return found
 
 
-def _round(
-    partition: Upkeep, closed: list[Segment], dirty_start: int, bound: int, config: TopicConfig, now: int
-) -> None:
+def _round(partition: State, closed: list[Segment], dirty_start: int, bound: int, config: TopicConfig, now: int) -> int:
     candidates = [s for s in closed if s.end_offset <= bound]
     aborted = [entry for s in partition.segments if s.aborted for entry in partition.opened.get(s)[1].aborted]
     newest = Newest(max(1, partition.topic.dedupe_bytes // BYTES_PER_KEY), dirty_start)
@@ -220,10 +215,10 @@ def _round(
     cleaner = Cleaner(newest, transactions, last_of, config.delete_retention_ms, now)
     for group in groups(reach, config.segment_bytes):
         _clean(partition, group, cleaner, config)
-    partition.set_cleaned(newest.end)
+    return newest.end
 
 
-def _count(partition: Upkeep, segment: Segment, start: int, newest: Newest, transactions: Transactions) -> bool:
+def _count(partition: State, segment: Segment, start: int, newest: Newest, transactions: Transactions) -> bool:
     # Fill the map with the segment's keys; False when it is full.
     file, _ = partition.opened.get(segment)
     for _, head, batch in whole(file.fd, 0, segment.size, segment.name):
@@ -322,7 +317,7 @@ class Cleaner:
         )
 
 
-def _clean(partition: Upkeep, group: list[Segment], cleaner: Cleaner, config: TopicConfig) -> None:
+def _clean(partition: State, group: list[Segment], cleaner: Cleaner, config: TopicConfig) -> None:
     first = group[0]
     temporary = first.path.with_name(first.path.name + ".cleaned")
     new = Segment(partition.folder, first.base, first.created_ms)
