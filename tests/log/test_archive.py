@@ -458,6 +458,24 @@ def test_retention_takes_what_is_being_fetched(log, url, monkeypatch):
     assert len(cache) == 0 == cache.bytes and partition.start_offset == 60
 
 
+def test_a_full_disk_while_fetching(log, url, monkeypatch):
+    """Who reads gets a retriable error, nothing is left, and it works again when there is room."""
+    partition = log.create("t", 1, config(url)).partitions[0]
+    sent = fill(partition, 60)
+    settle(log)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archives, "write_all", full)
+        with pytest.raises(StorageError, match="No space left") as caught:
+            read_all(partition)
+        assert caught.value.code == 56
+    assert list((log.folder / "fetched").iterdir()) == [] and len(partition._opened.cache) == 0
+    assert values(read_all(partition)[0]) == sent
+
+
 def test_closing_does_not_wait_for_a_copy(tmp_path, url, monkeypatch):
     """A log that is closed in the middle of a copy stops it, notes nothing, and copies it the next time."""
     monkeypatch.setattr(archives, "WRITE", 100)

@@ -1,13 +1,15 @@
 """Compaction: the newest message of each key stays, with its offset; nothing else has to."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.log import compaction, failpoints
+from millstream.log import StorageError, compaction, failpoints
 from millstream.log.compaction import Newest, Transactions
 from millstream.log.index import Aborted
 from millstream.protocol import records
@@ -197,7 +199,7 @@ def test_memory_is_bounded_and_rounds_go_on(tmp_path, monkeypatch):
         partition = log.create("t", 1, {**CONFIG, "min.cleanable.dirty.ratio": "0"}).partitions[0]
         largest = []
         real = Newest.put
-        monkeypatch.setattr(Newest, "put", lambda self, k, o: (real(self, k, o), largest.append(len(self))))
+        monkeypatch.setattr(Newest, "put", lambda self, k, o, t: (real(self, k, o, t), largest.append(len(self))))
         for i in range(300):
             put(partition, (b"a rather long key number %d" % (i % 40), b"%d" % i))
         roll(partition)
@@ -208,6 +210,103 @@ def test_memory_is_bounded_and_rounds_go_on(tmp_path, monkeypatch):
         assert state(consume(partition)) == {
             b"a rather long key number %d" % (i % 40): b"%d" % i for i in range(260, 300)
         }
+
+
+MANY_KEYS = """
+import sys, time
+from pathlib import Path
+from millstream.log import Log
+from millstream.protocol import records
+
+NOW, KEYS = 1_760_000_000_000, 180_000
+config = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "min.cleanable.dirty.ratio": "0"}
+with Log(Path(sys.argv[1]), {"log.cleaner.dedupe.buffer.size": sys.argv[2]}, clock=lambda: NOW / 1000) as log:
+    partition = log.create("t", 1, config).partitions[0]
+    for value in (b"old", b"new"):
+        for first in range(0, KEYS, 500):
+            keys = [(b"a key of twenty-two %07d" % i, value) for i in range(first, first + 500)]
+            partition.append(records.build(keys, NOW), NOW)
+    with partition._lock:
+        partition._roll(NOW)
+
+    def peak():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again here
+    before = peak()
+    rounds = cleaned = 0
+    while log.maintain(NOW):
+        rounds, cleaned = rounds + (partition.cleaned_offset > cleaned), partition.cleaned_offset
+    after, found, offset = peak(), 0, 0
+    while offset < partition.end_offset:
+        read = partition.read(offset, 1 << 20)
+        for piece in read.slices:
+            import os
+            data = os.pread(piece.file, piece.size, piece.position)
+            for position, head in records.headers(data):
+                for record in records.records(data[position : position + head.size]):
+                    found += 1
+                    assert record.value == b"new", record
+        offset = read.next_offset
+    assert found == KEYS and cleaned == 2 * KEYS
+print(rounds, after - before)
+"""
+
+
+def test_memory_is_bounded_however_many_keys(tmp_path):
+    """180,000 keys in the memory for 20,000 of them: more rounds instead of more memory, and the same result."""
+    found = {}
+    for budget in (4 << 20, 128 << 20):
+        command = [sys.executable, "-c", MANY_KEYS, str(tmp_path / str(budget)), str(budget)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+        assert done.returncode == 0, done.stderr
+        found[budget] = [int(word) for word in done.stdout.split()]
+    (many, small), (once, large) = found.values()
+    assert many > 5 and once == 1
+    assert small < 14 << 20, f"{small} bytes for a budget of 4 MiB"
+    assert large > 20 << 20, "this many keys do not need much memory, so that the bound has not been tried"
+
+
+def test_a_full_disk_leaves_everything_as_it_is(log, partition, monkeypatch):
+    for i in range(30):
+        put(partition, (b"k%d" % (i % 3), b"%d" % i))
+    roll(partition)
+    partition.checkpoint()
+    expected = state(consume(partition))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "write_all", full)
+        with pytest.raises(StorageError, match="nothing is lost") as caught:
+            compaction.compact(partition, NOW, partition.flush)
+        assert caught.value.code == 56
+        assert not list(partition.folder.glob("*.cleaned")) and partition.cleaned_offset == 0
+        assert state(consume(partition)) == expected
+        put(partition, (b"k0", b"goes on"))
+    maintain(log)
+    assert partition.cleaned_offset == 30
+    assert state(consume(partition)) == {**expected, b"k0": b"goes on"}
+
+
+def test_keys_across_transactions(log, partition):
+    """The newest committed record of a key stays, whichever transaction ended first; never one that was aborted."""
+    send(partition, 1, 0, (b"k", b"first begun, last committed"), (b"only", b"1"))
+    send(partition, 2, 0, (b"k", b"newer offset"), (b"l", b"1"))
+    send(partition, 3, 0, (b"k", b"aborted"), (b"l", b"aborted"))
+    finish(partition, 2, True)
+    finish(partition, 3, False)
+    finish(partition, 1, True)
+    send(partition, 2, 2, (b"l", b"2"))
+    finish(partition, 2, True)
+    put(partition, (b"m", b"1"))
+    roll(partition)
+    maintain(log)
+    expected = {b"k": b"newer offset", b"only": b"1", b"l": b"2", b"m": b"1"}
+    assert state(consume(partition, committed=True)) == expected == state(consume(partition))
+    assert len(consume(partition)) == 4, "of each key one record"
 
 
 def test_a_batch_with_more_keys_than_fit_is_still_compacted(tmp_path, monkeypatch):
@@ -391,22 +490,17 @@ def test_long_keys_are_hashed_apart():
     assert not newest.superseded(b"other", 5)
 
 
-def test_living_records_of_batches_are_counted(monkeypatch):
-    monkeypatch.setattr(compaction, "MAX_TALLIED", 3)
-    newest = Newest(10, 0)
-    for base, keys in ((5, b"ab"), (7, b"cc"), (10, b"a"), (11, b"dc")):
-        newest.begin(base, base + len(keys) - 1)
-        for i, key in enumerate(keys):
-            newest.put(bytes([key]), base + i)
-    # The fourth is more than are counted; what it supersedes in those before it is.
-    assert [newest.living(base) for base in (4, 5, 6, 7, 10, 11)] == [None, 1, None, 0, 1, None]
-    newest = Newest(10, 0)
-    newest.begin(0, 0)
-    newest.put(b"a", 0)
-    newest.look()
-    newest.begin(1, 1)
-    newest.put(b"a", 1)
-    assert (newest.living(0), newest.living(1)) == (None, 1)
+def test_the_newest_of_each_key_are_marked(monkeypatch):
+    monkeypatch.setattr(compaction, "MAX_MARKED", 8)
+    newest = Newest(10, 5)
+    for offset, key in enumerate(b"abccda", 5):
+        newest.put(bytes([key]), offset, tombstone=key == ord("b"))
+    newest.end = 14
+    assert newest.marks(5, 7) == bytes([0, 2, 0])
+    assert newest.marks(8, 10) == bytes([1, 1, 1])
+    assert newest.marks(11, 12) == bytes([0, 0])
+    assert newest.marks(4, 6) is None  # it begins before what was counted
+    assert newest.marks(12, 13) is None  # more than are marked
 
 
 def test_batches_that_stay_or_go_as_a_whole_are_not_looked_into_twice(log, monkeypatch):
@@ -579,6 +673,6 @@ def test_the_newer_record_is_on_disk_before_the_older_one_goes(partition, monkey
     assert partition.flushed_offset == 1
     seen = []
     monkeypatch.setitem(failpoints.tripped, failpoints.CLEAN_DECIDED, lambda: seen.append(partition.flushed_offset))
-    assert compaction.compact(partition, NOW + HOUR)
+    assert compaction.compact(partition, NOW + HOUR, partition.flush)
     assert seen and min(seen) == 2
     assert values(consume(partition)) == [b"new"]

@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import threading
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -123,6 +124,35 @@ def test_no_time_in_an_empty_partition(partition):
     assert partition.max_timestamp == -1
 
 
+def test_no_time_in_an_emptied_partition(log, partition):
+    """Neither deletion nor retention leaves a largest timestamp that leads nowhere."""
+    fill(partition, 30)
+    partition.delete_before(-1)
+    assert partition.offset_of_max_timestamp() is None and partition.offset_for_time(0) is None
+    maintain(log)
+    assert partition.offset_of_max_timestamp() is None
+    for i in (7, 3, 5):
+        fill(partition, 1, timestamp=NOW - i)
+    assert partition.offset_of_max_timestamp() == (31, NOW - 3) and partition.offset_for_time(0) == (30, NOW - 7)
+
+
+@pytest.mark.parametrize("index_interval", ["0", "4096"])
+def test_the_largest_timestamp_is_one_of_what_is_left(log, index_interval):
+    """Wherever the log begins, also inside of a batch."""
+    partition = log.create("t", 1, {**SMALL, "index.interval.bytes": index_interval}).partitions[0]
+    chance = Random(3)
+    for _ in range(20):
+        stamps = [NOW - chance.randrange(1000) for _ in range(chance.randrange(1, 5))]
+        partition.append(records.build([(b"k", bytes(30))] * len(stamps), stamps), NOW)
+    everything = consume(partition)
+    for start in range(partition.end_offset):
+        partition.delete_before(start)
+        newest = max((r for r in everything if r.offset >= start), key=lambda r: (r.timestamp, -r.offset))
+        assert partition.offset_of_max_timestamp() == (newest.offset, newest.timestamp)
+        if start % 7 == 0:
+            maintain(log)
+
+
 def test_log_append_time(log):
     partition = log.create("stamped", 1, {"message.timestamp.type": "LogAppendTime"}).partitions[0]
     appended = partition.append(records.build([(b"k", b"v")] * 2, [5, 6]), NOW)
@@ -205,6 +235,25 @@ def test_bounds_on_timestamps(log):
         with pytest.raises(InvalidTimestamp, match=r"message.timestamp.before.max.ms allows 1000"):
             partition.append(records.build([(b"k", b"v")] * len(timestamps), timestamps), NOW)
     partition.append(batch(timestamp=-1), NOW)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_bounds_on_timestamps_are_exact_in_every_codec(log, codec):
+    config = {"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "2000"}
+    partition = log.create("t", 1, config).partitions[0]
+    for timestamp, error in ((-1000, None), (-1001, "before.max.ms"), (2000, None), (2001, "after.max.ms")):
+        data = records.build([(b"k", b"v")] * 2, [NOW, NOW + timestamp], codec=codec)
+        if error is None:
+            partition.append(data, NOW)
+        else:
+            with pytest.raises(InvalidTimestamp, match=error) as caught:
+                partition.append(data, NOW)
+            assert caught.value.code == 32
+    assert partition.end_offset == 4
+    stamped = log.create("stamped", 1, {**config, "message.timestamp.type": "LogAppendTime"}).partitions[0]
+    for timestamp in (5, NOW + 10**9):  # it is not kept, so it does not matter
+        stamped.append(batch(timestamp=timestamp, codec=codec), NOW)
+    assert [r.timestamp for r in consume(stamped)] == [NOW, NOW]
 
 
 @pytest.mark.parametrize("codec", range(1, 5))

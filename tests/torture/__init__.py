@@ -9,7 +9,7 @@
     garbage      clients that send garbage, too slowly, too much or nothing, and that never read
     soak         a mixed load for --minutes; memory over time
     truncation   the last segment is cut at every byte
-    flips        random bits change on disk
+    flips        random bits change on disk and in an archive
     full_disk    a file system of 8 MB runs full, and has room again (needs the right to mount)
     eio          fsync fails
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from random import Random
 
 from tests.torture.forgetful import Disk
-from tests.torture.loads import Broker, Load, create, main, whole
+from tests.torture.loads import Broker, Load, main
+from tests.torture.rounds import under_load
 
 
 def rounds(folder: Path, count: int, chance: Random) -> None:
@@ -14,32 +15,25 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
     data = folder / "0"
     data.mkdir()
     disk.keep(data)
-    broker = Broker(disk.environment)
-    broker.start(data)
-    create(broker.address, "t", millstream_durability="commit")
-    load = Load(broker.address, "t")
-    try:
-        for turn in range(1, count + 1):
-            load.wait(chance.randrange(50, 2000))
-            disk.fail(True)
-            time.sleep(0.3)  # what was under way is answered
-            before = len(load.acknowledged)
-            time.sleep(0.5)
-            assert len(load.acknowledged) == before, "something was acknowledged although no sync succeeded"
-            disk.fail(False)
-            time.sleep(0.5)
-            assert len(load.acknowledged) == before, "a sync was tried again after it had failed"
-            broker.end(signal.SIGKILL)
-            after = folder / str(turn)
-            disk.after_cut(disk.key(data), after)
-            data = after
-            disk.keep(data)
-            broker.start(data)
-            print(f"failure {turn}: {before} acknowledged, {load.check()} there", flush=True)
-    finally:
-        load.end()
-        broker.end()
-    whole(data)
+
+    def fail(broker: Broker, load: Load, turn: int) -> Path:
+        nonlocal data
+        disk.fail(True)
+        time.sleep(0.3)  # what was under way is answered
+        before = len(load.acknowledged)
+        time.sleep(0.5)
+        assert len(load.acknowledged) == before, "something was acknowledged although no sync succeeded"
+        disk.fail(False)
+        time.sleep(0.5)
+        assert len(load.acknowledged) == before, "a sync was tried again after it had failed"
+        broker.end(signal.SIGKILL)
+        after = folder / str(turn)
+        disk.after_cut(disk.key(data), after)
+        data = after
+        disk.keep(data)
+        return data
+
+    under_load(Broker(disk.environment), data, fail, count, chance, 2000, millstream_durability="commit")
 
 
 if __name__ == "__main__":

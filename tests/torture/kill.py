@@ -5,32 +5,19 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests.torture.loads import Broker, Load, create, main, whole
+from tests.torture.loads import Broker, Load, main
+from tests.torture.rounds import under_load
 
 
 def rounds(folder: Path, count: int, chance: Random) -> None:
     data = folder / "data"
-    broker = Broker()
-    broker.start(data)
-    create(broker.address, "t", segment_bytes=str(1 << 20))
-    load = Load(broker.address, "t")
-    try:
-        for turn in range(1, count + 1):
-            load.wait(chance.randrange(50, 5000))
-            time.sleep(chance.random() * 0.01)
-            broker.end(signal.SIGKILL)
-            broker.start(data)
-            acknowledged = len(load.acknowledged)
-            there = load.check()
-            print(
-                f"kill {turn}: {acknowledged} acknowledged, {there} there, started in {broker.recovery:.2f} s",
-                flush=True,
-            )
-    finally:
-        load.end()
-        broker.end()
-    assert not load.failed, load.failed[:3]
-    whole(data)
+
+    def kill(broker: Broker, load: Load, turn: int) -> Path:
+        time.sleep(chance.random() * 0.01)
+        broker.end(signal.SIGKILL)
+        return data
+
+    under_load(Broker(), data, kill, count, chance, 5000, segment_bytes=str(1 << 20))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ The rules are those of Kafka's LogCleaner, Cleaner and CleanedTransactionMetadat
   hashes; when the map is full the round ends there and the next one goes on.
 - Then all segments up to there are written again, several small ones into one, without records whose key has a
   newer offset. A batch keeps its offset range and sequence numbers whatever is left in it. Batches of which the map
-  knows that all records stay, or none, are copied or left out without looking into them again.
+  says that all records stay, or none, are copied or left out without looking into them again.
 - A tombstone gets a delete horizon (now + delete.retention.ms, kept in the batch's base timestamp) the first time it
   is seen, and goes when a later round finds the horizon passed. So do transaction markers whose records are gone.
 - Records of aborted transactions go at once; the marker stays until all are gone. An emptied batch stays, without
@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import logging
 import os
-from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from millstream.log import failpoints, swap
 from millstream.log.config import TopicConfig
@@ -34,6 +33,7 @@ from millstream.log.index import Aborted, Index
 from millstream.log.producers import Producer
 from millstream.log.scan import MAX_SIZE, Head, whole
 from millstream.log.segment import Segment
+from millstream.log.state import State
 from millstream.protocol.records import (
     CODEC_MASK,
     CONTROL,
@@ -51,17 +51,15 @@ from millstream.protocol.records import (
     wrap,
 )
 
-if TYPE_CHECKING:
-    from millstream.log.upkeep import Upkeep
-
 BYTES_PER_KEY: Final = 200
 """Memory that a key takes in the map: with log.cleaner.dedupe.buffer.size it bounds the keys of one round."""
 WRITE_BUFFER: Final = 1024 * 1024
 HASHED: Final = 16
 """Keys of so many bytes or more stand in the map as hashes of this size, which no shorter key can be equal to."""
-MAX_TALLIED: Final = 200_000
-"""Batches whose living records are counted, some ten megabytes; those behind them are looked into a second time."""
-_LOOK: Final = 1 << 40  # added to a count: the batch is looked into whatever lives in it
+MAX_MARKED: Final = 16 * 1024 * 1024
+"""Offsets that are marked as the newest of their key, a byte each; behind them keys are looked up a second time."""
+_NEWEST: Final = 1
+_TOMBSTONE: Final = 2  # newest, too
 
 _log: Final = logging.getLogger("millstream.log")
 
@@ -71,19 +69,14 @@ class Interrupted(Exception):
 
 
 class Newest:
-    """Newest offset of each key, up to `capacity` keys; `end` is the offset before which every record was counted.
+    """Newest offset of each key from the offset `start` on, up to `capacity` keys; `end`: where counting has got to."""
 
-    Of each batch that was begun it knows how many records are the newest of their keys, see `living`.
-    """
-
-    def __init__(self, capacity: int, end: int) -> None:
+    def __init__(self, capacity: int, start: int) -> None:
         self.capacity = capacity
-        self.end = end
-        self._offsets: dict[bytes, int] = {}
-        self._bases: list[int] = []
-        self._living: list[int] = []
-        self._tallied = 0  # the end of the last batch in those lists
-        self._open = False  # whether the batch that was begun last is in them
+        self.start = start
+        self.end = start
+        self._offsets: dict[bytes, int] = {}  # twice the offset, and 1 for a tombstone
+        self._marks: bytearray | None = None
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -92,39 +85,32 @@ class Newest:
         """Whether a batch of `count` records surely fits. The first batch always does."""
         return not self._offsets or len(self._offsets) + count <= self.capacity
 
-    def begin(self, base: int, last: int) -> None:
-        """The records that are counted in from now on are of the batch with these offsets, which rise."""
-        self._open = len(self._bases) < MAX_TALLIED
-        if self._open:
-            self._bases.append(base)
-            self._living.append(0)
-            self._tallied = last + 1
-
-    def put(self, key: bytes, offset: int) -> None:
+    def put(self, key: bytes, offset: int, tombstone: bool = False) -> None:
         """Count a record in."""
-        short = key if len(key) < HASHED else _short(key)
-        before = self._offsets.get(short, -1)
-        self._offsets[short] = offset
-        if 0 <= before < self._tallied:
-            self._living[bisect_right(self._bases, before) - 1] -= 1
-        if self._open:
-            self._living[-1] += 1
-
-    def look(self) -> None:
-        """The batch that was begun last has to be looked into when the log is written again."""
-        if self._open:
-            self._living[-1] += _LOOK
-
-    def living(self, base: int) -> int | None:
-        """How many records of the batch at `base` are the newest of their keys; None when it has to be looked into."""
-        place = bisect_right(self._bases, base) - 1
-        if place < 0 or self._bases[place] != base or self._living[place] >= _LOOK // 2:
-            return None
-        return self._living[place]
+        self._offsets[key if len(key) < HASHED else _short(key)] = offset << 1 | tombstone
 
     def superseded(self, key: bytes, offset: int) -> bool:
         """Whether a record with the same key is newer than the one at `offset`."""
-        return offset < self._offsets.get(key if len(key) < HASHED else _short(key), -1)
+        return offset < self._offsets.get(key if len(key) < HASHED else _short(key), -2) >> 1
+
+    def marks(self, base: int, last: int) -> bytearray | None:
+        """For each offset of a counted batch whether it is the newest of its key, after all have been counted.
+
+        0: no; _NEWEST, _TOMBSTONE: yes. None where that is not known, so that keys have to be looked up.
+        """
+        if self._marks is None:
+            self._marks = self._mark()
+        begin, end = base - self.start, last + 1 - self.start
+        return self._marks[begin:end] if begin >= 0 and end <= len(self._marks) else None
+
+    def _mark(self) -> bytearray:
+        # A loop on purpose: sorting the offsets would be one long call, and keep the interpreter from the event loop.
+        marks = bytearray(min(self.end - self.start, MAX_MARKED))
+        for value in self._offsets.values():
+            place = (value >> 1) - self.start
+            if place < len(marks):
+                marks[place] = _TOMBSTONE if value & 1 else _NEWEST
+        return marks
 
 
 def _short(key: bytes) -> bytes:
@@ -178,34 +164,33 @@ class Transactions:
         return False
 
 
-def compact(partition: Upkeep, now: int) -> bool:
-    """One round for this partition when one is due; whether there was one. Runs on a worker thread.
+def compact(partition: State, now: int, flush: Callable[[], None]) -> int | None:
+    """One round for this partition when one is due: the offset before which it is compacted now. Runs on a worker thread.
 
+    `flush` syncs the partition: a power cut must not find the older record of a key removed and the newer one not on disk.
     A damaged batch ends compaction of the partition for this run (`uncleanable` says why); nothing is lost by it.
     """
     if partition.uncleanable is not None:
-        return False
+        return None
     config = partition.topic.config
     # Not those that an append has closed this moment: their index is still to be written by whoever comes first.
     closed = list(takewhile(lambda segment: segment.index_saved, partition.segments[:-1]))
     dirty_start = max(partition.cleaned_offset, closed[0].base if closed else 0)
     bound = cleanable_until(closed, partition.last_stable_offset, config.min_compaction_lag_ms, now)
     if not due(closed, dirty_start, bound, config, now):
-        return False
+        return None
     if partition.flushed_offset < bound:
-        # A power cut must not find the older record of a key removed and the newer one not yet on disk.
-        partition.flush()
+        flush()
     try:
-        _round(partition, closed, dirty_start, bound, config, now)
+        return _round(partition, closed, dirty_start, bound, config, now)
     except Interrupted:
-        return False
+        return None
     except (CorruptMessage, RecordsError) as error:
         partition.uncleanable = str(error)
         _log.error("%s is not compacted any more: %s", partition.name, error)
-        return False
+        return None
     except OSError as error:
-        raise StorageError(f"{partition.name}: compaction failed, nothing has changed: {error}") from error
-    return True
+        raise StorageError(f"{partition.name}: compaction failed, nothing is lost by it: {error}") from error
 
 
 def cleanable_until(closed: list[Segment], stable: int, min_lag_ms: int, now: int) -> int:
@@ -245,9 +230,7 @@ def groups(segments: list[Segment], segment_bytes: int) -> list[list[Segment]]:
     return found
 
 
-def _round(
-    partition: Upkeep, closed: list[Segment], dirty_start: int, bound: int, config: TopicConfig, now: int
-) -> None:
+def _round(partition: State, closed: list[Segment], dirty_start: int, bound: int, config: TopicConfig, now: int) -> int:
     candidates = [s for s in closed if s.end_offset <= bound]
     aborted = [entry for s in partition.segments if s.aborted for entry in partition.opened.get(s)[1].aborted]
     newest = Newest(max(1, partition.topic.dedupe_bytes // BYTES_PER_KEY), dirty_start)
@@ -263,10 +246,10 @@ def _round(
     cleaner = Cleaner(newest, transactions, last_of, config.delete_retention_ms, now)
     for group in groups(reach, config.segment_bytes):
         _clean(partition, group, cleaner, config)
-    partition.set_cleaned(newest.end)
+    return newest.end
 
 
-def _count(partition: Upkeep, segment: Segment, start: int, newest: Newest, transactions: Transactions) -> bool:
+def _count(partition: State, segment: Segment, start: int, newest: Newest, transactions: Transactions) -> bool:
     # Fill the map with the segment's keys; False when it is full.
     file, _ = partition.opened.get(segment)
     for _, head, batch in whole(file.fd, 0, segment.size, segment.name):
@@ -278,14 +261,9 @@ def _count(partition: Upkeep, segment: Segment, start: int, newest: Newest, tran
         elif not transactions.data(head) and last >= start:
             if not newest.room(head[12]):
                 return False
-            newest.begin(head[0], last)
-            partly = head[0] < start
             for offset, _, key, tombstone, _ in entries(batch):
                 if key is not None and offset >= start:
-                    newest.put(key, offset)
-                partly = partly or tombstone
-            if partly:
-                newest.look()
+                    newest.put(key, offset, tombstone)
         if last >= start:
             newest.end = last + 1
     newest.end = max(newest.end, segment.end_offset)
@@ -316,16 +294,16 @@ class Cleaner:
         emptied_transaction = control and discard
         if control and discard:
             discard = bool(head[5] & DELETE_HORIZON) and head[7] <= self._now
-        living = None if control or discard else self._newest.living(head[0])
-        if living and living == head[12]:
+        marks = None if control or discard else self._newest.marks(head[0], head[0] + head[6])
+        if marks and head[12] and marks.count(_NEWEST) == head[12]:
             return batch
-        found = list(entries(batch)) if living != 0 else []
+        found = list(entries(batch)) if marks is None or any(marks) else []
         if discard:
             kept: list[Entry] = []
         elif control:
             kept = found
         else:
-            kept = self._kept(head, found)
+            kept = self._kept(head, found, marks)
         if not kept:
             return self._empty(head) if self._remembered(head, control) else None
         horizon = not head[5] & DELETE_HORIZON and (
@@ -345,14 +323,16 @@ class Cleaner:
         offsets = {entry[0] for entry in kept}
         return encode(header, [record for record in records(batch) if record.offset in offsets])
 
-    def _kept(self, head: Head, found: list[Entry]) -> list[Entry]:
-        end, superseded = self._newest.end, self._newest.superseded
+    def _kept(self, head: Head, found: list[Entry], marks: bytearray | None) -> list[Entry]:
         tombstones = not head[5] & DELETE_HORIZON or self._now < head[7]
+        if marks is not None:
+            base = head[0]
+            return [e for e in found if marks[e[0] - base] and (tombstones or not e[3])]
+        end, superseded = self._newest.end, self._newest.superseded
         return [
-            entry
-            for entry in found
-            if entry[0] >= end
-            or (entry[2] is not None and not superseded(entry[2], entry[0]) and (tombstones or not entry[3]))
+            e
+            for e in found
+            if e[0] >= end or (e[2] is not None and not superseded(e[2], e[0]) and (tombstones or not e[3]))
         ]
 
     def _remembered(self, head: Head, control: bool) -> bool:
@@ -373,7 +353,7 @@ class Cleaner:
         )
 
 
-def _clean(partition: Upkeep, group: list[Segment], cleaner: Cleaner, config: TopicConfig) -> None:
+def _clean(partition: State, group: list[Segment], cleaner: Cleaner, config: TopicConfig) -> None:
     first = group[0]
     temporary = first.path.with_name(first.path.name + ".cleaned")
     new = Segment(partition.folder, first.base, first.created_ms)

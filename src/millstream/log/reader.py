@@ -181,23 +181,38 @@ class Reader(State):
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record not older than `timestamp` (epoch ms); None if all are older."""
-        start = self._start
         for segment in self._table[1]:
-            if segment.max_timestamp >= timestamp and segment.end_offset > start:
-                index = self._opened.index(segment)
-                relative, position = index.at_time(timestamp)
-                windows = self._windows(segment, index, position)
-                try:
-                    found = reading.at_time(segment, index, windows, segment.base + relative, timestamp, start)
-                except OSError as error:
-                    raise StorageError(f"{segment.name} cannot be read: {error.strerror}") from error
+            if segment.max_timestamp >= timestamp and segment.end_offset > self._start:
+                found = self._at_time(segment, timestamp)
                 if found is not None:
                     return found
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the largest timestamp; None if there are no timestamps."""
-        best = max(self._table[1], key=lambda s: s.max_timestamp)
-        if best.max_timestamp < 0:
-            return None
-        return self.offset_for_time(best.max_timestamp)
+        there = [s for s in self._table[1] if s.end_offset > self._start and s.max_timestamp >= 0]
+        best: tuple[int, int] | None = None
+        for segment in sorted(there, key=lambda s: -s.max_timestamp):
+            if best is not None and segment.max_timestamp <= best[1]:
+                break
+            found = self._at_time(segment, segment.max_timestamp)
+            if found is None:  # The newest one has been deleted: the log begins behind it.
+                newest = self._newest_from_start(segment)
+                found = self._at_time(segment, newest) if newest >= 0 else None
+            if found is not None and (best is None or found[1] > best[1]):
+                best = found
+        return best
+
+    def _at_time(self, segment: Segment, timestamp: int) -> tuple[int, int] | None:
+        index = self._opened.index(segment)
+        relative, position = index.at_time(timestamp)
+        windows = self._windows(segment, index, position)
+        try:
+            return reading.at_time(segment, index, windows, segment.base + relative, timestamp, self._start)
+        except OSError as error:
+            raise StorageError(f"{segment.name} cannot be read: {error.strerror}") from error
+
+    def _newest_from_start(self, segment: Segment) -> int:
+        index = self._opened.index(segment)
+        _, position = index.at_offset(self._start - segment.base)
+        return reading.newest(segment, self._windows(segment, index, position), self._start)

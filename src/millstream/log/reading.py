@@ -228,3 +228,19 @@ def at_time(
             except RecordsError:
                 return max(head[0], start), head[8]
     return None
+
+
+def newest(segment: Segment, windows: Iterable[tuple[File, int, int]], start: int) -> int:
+    """Largest timestamp of the records at and after offset `start`, -1 if there is none; `windows` as in `at_time`."""
+    found = -1
+    for file, position, stop in windows:
+        for at, head in heads(file.fd, position, stop, segment.name):
+            if head[0] >= start:
+                found = max(found, head[8])
+            elif head[0] + head[6] >= start:
+                _, _, batch = next(whole(file.fd, at, stop, segment.name))
+                try:
+                    found = max((r.timestamp for r in records(batch) if r.offset >= start), default=-1)
+                except RecordsError:
+                    found = head[8]
+    return found

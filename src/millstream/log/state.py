@@ -153,6 +153,11 @@ class State:
         """State of each idempotent producer, by its id."""
         return self._producers.view
 
+    @property
+    def opened(self) -> OpenSegments:
+        """The files that the log keeps open."""
+        return self._opened
+
     def pin(self, segments: list[Segment]) -> None:
         """Keep the files of these segments open while anybody reads them: their names are about to change."""
         for segment in segments:

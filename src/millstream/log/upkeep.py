@@ -194,7 +194,11 @@ class Upkeep(Appending, Archiving):
     def _compact(self, now: int) -> bool:
         # First the indexes of what was closed since: an append that rolls must not write one of a replaced segment.
         self._tidy()
-        return compaction.compact(self, now)
+        cleaned = compaction.compact(self, now, self.flush)
+        if cleaned is not None:
+            self._cleaned = max(self._cleaned, cleaned)
+            self._save(sync=True)
+        return cleaned is not None
 
     def _checkpoint_due(self) -> bool:
         return bool(
@@ -274,16 +278,6 @@ class Upkeep(Appending, Archiving):
         if segment.max_timestamp >= 0 or not matters or not segment.size or not segment.local:
             return segment.max_timestamp
         return int(segment.path.stat().st_mtime * 1000)
-
-    def set_cleaned(self, offset: int) -> None:
-        """Note how far compaction has come."""
-        self._cleaned = max(self._cleaned, offset)
-        self._save(sync=True)
-
-    @property
-    def opened(self) -> OpenSegments:
-        """The files that the log keeps open."""
-        return self._opened
 
     def abandon(self) -> None:
         """Take no more appends and do no more work, because the topic is being deleted."""

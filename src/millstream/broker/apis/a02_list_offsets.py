@@ -115,8 +115,7 @@ def _find(
         elif timestamp in (LATEST_TIERED, EARLIEST_PENDING):
             return ListOffsetsPartitionResponse(wanted.partition_index, 0, -1, -1, -1)
         elif timestamp == MAX_TIMESTAMP:
-            largest = partition.max_timestamp
-            found = partition.offset_for_time(largest) if largest >= 0 and partition.start_offset < end else None
+            found = partition.offset_of_max_timestamp() if partition.start_offset < end else None
         else:
             found = partition.offset_for_time(timestamp)
     except NotHere as e:
