@@ -40,7 +40,10 @@ def handle(
 
 def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool) -> tuple[int, str | None]:
     if resource.resource_type != TOPIC:
-        return errors.INVALID_REQUEST, "Only a topic's settings can be changed while the broker runs."
+        return (
+            errors.INVALID_REQUEST,
+            "Only a topic's settings can be changed while the broker runs; its own are given at its start, with --set.",
+        )
     topic = broker.log.topics.get(resource.resource_name)
     # As in Kafka, whether the settings are right is looked at before whether the topic is there
     # (ConfigurationControlManager.validateAlterConfig).
