@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from versus.brokers import Kafka, Millstream, Side
+from versus.brokers import Kafka, Millstream, Side, in_turn
 from versus.clients import Java, Librdkafka
 from versus.measure import Found
 
@@ -17,17 +20,26 @@ WARM_UP = 200_000
 
 
 class Bench:
-    """One run of the benchmark in a scratch folder."""
+    """One run of the benchmark in a scratch folder.
 
-    def __init__(self, folder: Path, size: float, repeats: int) -> None:
+    results: where every value is written to as soon as it is known. only: a part of `row: case`, to run just those that
+    have it. minutes: once so many have gone by, a case is run once and not repeated, so that none is lost.
+    """
+
+    def __init__(
+        self, folder: Path, size: float, repeats: int, results: Path, only: str = "", minutes: float = 0.0
+    ) -> None:
         self.folder = folder
         self.size = size
         self.repeats = repeats
+        self.results = results
+        self.only = only
         self.brief = size < BRIEF
         self.found = Found()
         self.java = Java(folder)
         self.librdkafka = Librdkafka()
         self.sides: list[Side] = []
+        self._deadline = time.monotonic() + minutes * 60 if minutes else 0.0
         self._topics = 0
 
     def start(self) -> None:
@@ -37,9 +49,9 @@ class Bench:
             side.start()
         for _ in range(2):
             for side in self.sides:
-                self._warm_up(side)
+                self.warm_up(side)
 
-    def _warm_up(self, side: Side) -> None:
+    def warm_up(self, side: Side) -> None:
         """Have everything loaded, and the JVM's code compiled."""
         with side.topic(self.name("warm-up")) as topic:
             self.librdkafka.produce(side, topic, WARM_UP, 1024, {"batch.size": "16384"})
@@ -49,7 +61,7 @@ class Bench:
 
     def fresh(self, name: str) -> list[Side]:
         """Two brokers with empty folders, not started."""
-        made = []
+        made: list[Side] = []
         for kind in (Millstream, Kafka):
             folder = self.folder / f"{name}-{kind.name.lower().replace(' ', '-')}"
             folder.mkdir()
@@ -70,8 +82,59 @@ class Bench:
         self._topics += 1
         return f"{row}-{self._topics}"
 
+    # ---- rows and cases
+
+    def row(self, row: str, run: Callable[[Bench], None]) -> None:
+        """Run a row. When it fails outside of its cases this is noted, and the others go on."""
+        try:
+            run(self)
+        except Exception as error:
+            traceback.print_exc()
+            for side in self.sides:
+                self.found.failed[row, "the row itself", side.name] = str(error) or type(error).__name__
+            self.found.save(self.results)
+
+    def wanted(self, row: str, case: str) -> bool:
+        """Whether a case is to be run."""
+        return self.only in f"{row}: {case}"
+
+    def rounds(self) -> int:
+        """How often a case is run on each side."""
+        return 1 if self._deadline and time.monotonic() > self._deadline else self.repeats
+
+    def each(
+        self, row: str, case: str, run: Callable[[Side], None], warm_up: Callable[[Side], object] | None = None
+    ) -> None:
+        """Run a case on both sides in turn. warm_up: done before on each, and not counted."""
+        if not self.wanted(row, case):
+            return
+        if warm_up is not None:
+            for side in self.sides:
+                if (row, case, side.name) not in self.found.failed:
+                    with self.attempt(row, case, side):
+                        warm_up(side)
+        for repeat in range(self.rounds()):
+            for side in in_turn(self.sides, repeat):
+                # Once it has failed it would only take the time of the others.
+                if (row, case, side.name) not in self.found.failed:
+                    with self.attempt(row, case, side):
+                        run(side)
+
+    @contextmanager
+    def attempt(self, row: str, case: str, side: Side) -> Iterator[None]:
+        """Run a block; when it fails this is noted in the case's row, and the others go on."""
+        try:
+            yield
+        except Exception as error:
+            traceback.print_exc()
+            self.found.failed[row, case, side.name] = str(error) or type(error).__name__
+            self.found.save(self.results)
+            print(f"{row}: {case}: {side.name}: FAILED: {error}", file=sys.stderr, flush=True)
+            side.revive()
+
     def add(self, row: str, case: str, side: Side, measures: Mapping[str, float]) -> None:
         """Note what one run of one side gave, and say so on stderr."""
         self.found.add(row, case, side.name, measures)
+        self.found.save(self.results)
         shown = ", ".join(f"{value:.2f} {name}" for name, value in measures.items())
         print(f"{row}: {case}: {side.name}: {shown}", file=sys.stderr, flush=True)

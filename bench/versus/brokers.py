@@ -24,6 +24,7 @@ from millstream.protocol.messages.metadata import MetadataRequest, MetadataReque
 from tests.apache_kafka import ApacheKafka, free_port
 
 PATIENCE_S = 120.0
+DELETE_S = 20.0
 # What bin/kafka-server-start.sh gives the broker.
 JVM = (
     *("-server", "-Xms1G", "-Xmx1G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
@@ -74,11 +75,28 @@ class Side(ABC):
         return time.perf_counter() - began
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it, if it runs."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(PATIENCE_S)
-            self._process = None
+        """End it, if it runs. One that does not end in time is killed: subprocess.TimeoutExpired."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(how)
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._process is not None
+
+    def revive(self) -> None:
+        """Kill and start it again, if it was running and does not answer any more."""
+        if self._process is not None and not answers(self.address, None):
+            print(f"{self.name} does not answer: it is started again", file=sys.stderr)
+            self.stop(signal.SIGKILL)
+            self.start()
 
     def _tree(self) -> list[psutil.Process]:
         assert self._process is not None, f"{self.name} runs"
@@ -98,8 +116,8 @@ class Side(ABC):
     # ---- topics
 
     def _admin(self) -> AdminClient:
-        # To be held in a name until its futures are done: they fail when it goes.
-        return AdminClient({"bootstrap.servers": self.address, "log_level": 4})
+        # To be held in a name until its futures are done: they fail when it goes. What goes wrong is in them, not in a log.
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
     def create(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic and wait until every partition has its leader."""
@@ -114,7 +132,7 @@ class Side(ABC):
     def delete(self, topic: str) -> None:
         """Delete a topic."""
         admin = self._admin()
-        admin.delete_topics([topic])[topic].result(PATIENCE_S)
+        admin.delete_topics([topic], request_timeout=DELETE_S)[topic].result(PATIENCE_S)
 
     def configure(self, topic: str, config: Mapping[str, str]) -> None:
         """Change settings of a topic."""

@@ -22,7 +22,7 @@ from millstream.settings import Settings
 from tests.apache_kafka import pinned
 
 HERE = Path(__file__).parent
-PATIENCE_S = 600.0
+PATIENCE_S = 180.0
 JVM = ("-Xms256m", "-Xmx256m", "-XX:+UseSerialGC")
 PAYLOADS = 1000  # different values that records are made of
 _PRODUCED = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec", re.M)
@@ -219,7 +219,8 @@ def run(command: Sequence[str], stdin: str = "") -> Output:
         text, errors = process.communicate(stdin, timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        raise
+        process.communicate()
+        raise RuntimeError(f"a client was not done after {PATIENCE_S:.0f} s: {' '.join(command)[-400:]}") from None
     end = time.time()
     if process.returncode:
         raise RuntimeError(f"a client failed: {' '.join(command)[-400:]}\n{text[-2000:]}\n{errors[-2000:]}")

@@ -51,6 +51,8 @@ class Found:
     """All measurements: row, case, measure and side lead to the values of the repeats."""
 
     values: dict[tuple[str, str, str], dict[str, list[float]]] = field(default_factory=dict)
+    failed: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    """Row, case and side lead to why a run of it failed."""
 
     def add(self, row: str, case: str, side: str, measures: Mapping[str, float]) -> None:
         """Note what one run of one side gave."""
@@ -59,30 +61,43 @@ class Found:
             self.values.setdefault((row, case, measure), {name: [] for name in SIDES})[side].append(value)
 
     def save(self, path: Path) -> None:
-        """Write every single value as JSON."""
-        rows = [
+        """Write every single value as JSON, and what failed."""
+        rows: list[dict[str, object]] = [
             {"row": row, "case": case, "measure": measure, **sides}
             for (row, case, measure), sides in self.values.items()
         ]
-        path.write_text(json.dumps(rows, indent=1))
+        rows += [
+            {"row": row, "case": case, "side": side, "failed": why} for (row, case, side), why in self.failed.items()
+        ]
+        new = path.with_name(f"{path.name}.new")
+        new.write_text(json.dumps(rows, indent=1))
+        new.replace(path)
 
     def table(self) -> str:
         """The table: a block per row, in it a line per side and case, then how far ours is ahead."""
         lines: list[str] = []
         verdicts: list[tuple[float, str]] = []
-        for row in dict.fromkeys(row for row, _, _ in self.values):
+        for row in dict.fromkeys(row for row, _, _ in (*self.values, *self.failed)):
             measures = list(dict.fromkeys(measure for name, _, measure in self.values if name == row))
             lines.append(
                 f"\n{row:{TITLE}}{'':14}" + "".join(f"{head:>{width(head)}}" for head in measures) + "   spread"
             )
-            for case in dict.fromkeys(case for name, case, _ in self.values if name == row):
+            for case in dict.fromkeys(case for name, case, _ in (*self.values, *self.failed) if name == row):
                 lines += self._case(row, case, measures, verdicts)
+                lines += [
+                    f"{'':{TITLE}}{side:14}FAILED: {self.failed[row, case, side].splitlines()[0]:.100}"
+                    for side in SIDES
+                    if (row, case, side) in self.failed
+                ]
         behind = sorted(each for each in verdicts if each[0] < 1)
         lines.append(
             f"\nMillstream is ahead or level in {len(verdicts) - len(behind)} of {len(verdicts)} measures"
             + ("; behind in:" if behind else ".")
         )
         lines += [f"  {ahead:.2f}  {what}" for ahead, what in behind]
+        if self.failed:
+            lines.append(f"{len(self.failed)} failed:")
+            lines += [f"  {row}: {case}, {side}: {why}" for (row, case, side), why in self.failed.items()]
         return "\n".join(lines)
 
     def _case(self, row: str, case: str, measures: list[str], verdicts: list[tuple[float, str]]) -> list[str]:
@@ -93,9 +108,8 @@ class Found:
         lines = []
         for i, name in enumerate(SIDES):
             cells = "".join(f"{_number(medians[m][i], UNITS[m].digits):>{width(m)}}" for m in measures)
-            spread = (
-                _spread(self.values[row, case, measures[0]][name]) if (row, case, measures[0]) in self.values else ""
-            )
+            first = next((m for m in measures if medians[m][i] is not None), None)
+            spread = _spread(self.values[row, case, first][name]) if first is not None else ""
             lines.append(f"{'' if i else case:{TITLE}}{name:14}{cells}{spread:>9}".rstrip())
         factors = {m: factor(*medians[m], UNITS[m].more) for m in measures}
         cells = "".join(f"{_number(factors[m], 2):>{width(m)}}" for m in measures)

@@ -3,6 +3,7 @@
 import time
 import uuid
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
@@ -69,6 +70,27 @@ def test_a_waiting_consumer_sees_an_event_within_milliseconds(broker, topic):
         took.append(time.monotonic() - begin)
     consumer.close()
     assert sorted(took)[5] < 0.1  # about 2 ms on a quiet machine; a poll's interval would be 500
+
+
+def test_consumers_that_wait_cost_nothing(broker, topic):
+    produce(broker, topic, ["first"])
+    # They ask twice a second, as clients do; nobody polls in the broker.
+    options = {"bootstrap.servers": broker.address, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 500}
+    consumers = [Consumer({**options, "group.id": f"{topic}-{i}"}) for i in range(10)]
+    for consumer in consumers:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+    assert all(consumer.poll(10) is not None for consumer in consumers)
+    process = psutil.Process(broker.popen.pid)
+
+    def spent():
+        return sum(process.cpu_times()[:2])
+
+    before = spent()
+    time.sleep(4)
+    cost = (spent() - before) / 4
+    for consumer in consumers:
+        consumer.close()
+    assert cost < 0.05  # of one core for all ten; measured: 0.005
 
 
 def test_transactions(broker, topic):

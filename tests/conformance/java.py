@@ -41,6 +41,29 @@ SETTINGS = (
     "group.consumer.min.heartbeat.interval.ms=500",
 )
 
+# Commands of Kafka's administrators, in this order, and a piece of what each must print.
+GROUP_COMMAND = "consumer.group.ConsumerGroupCommand {at} --group typing"
+COMMANDS = {
+    "BrokerApiVersionsCommand {at}": "Produce(0): 0 to 13",
+    "TopicCommand {at} --create --topic made --partitions 3": "Created topic made.",
+    "TopicCommand {at} --alter --topic made --partitions 5": "",
+    "TopicCommand {at} --describe --topic made": "PartitionCount: 5",
+    "TopicCommand {at} --delete --topic made": "",
+    "consumer.ConsoleConsumer {at} --group typing --topic typed --from-beginning --max-messages 10": "7 8 9",
+    f"{GROUP_COMMAND} --describe": "typing typed 0 10 10 0",
+    "GroupsCommand {at} --list": "typing Classic consumer",
+    f"{GROUP_COMMAND} --reset-offsets --shift-by -4 --topic typed --execute": "typing typed 0 6",
+    f"{GROUP_COMMAND} --delete-offsets --topic typed": "Successful",
+    f"{GROUP_COMMAND} --delete": "was successful",
+    "DeleteRecordsCommand {at} --offset-json-file {bounds}": "low_watermark: 3",
+    "GetOffsetShell {at} --topic typed --time earliest": "typed:0:3",
+    "LogDirsCommand {at} --describe --topic-list typed": '"partition":"typed-0"',
+    "TransactionsCommand {at} describe-producers --topic typed --partition 0": "LastSequence",
+    "MetadataQuorumCommand {at} describe --status": "LeaderId: 0",
+    "FeatureCommand {at} describe": "transaction.version",
+    "StreamsResetter {at} --application-id nobody --input-topics typed": "Topic: typed Partition: 0 Offset: 3",
+}
+
 
 def run(run: Run) -> Results:
     """All of them, each on topics of its own, over one broker."""
@@ -103,6 +126,7 @@ class Suite:
             ("TransactionalMessageCopier over kills", lambda: self.copier(False)),
             ("TransactionalMessageCopier in a group over kills", lambda: self.copier(True)),
             ("Kafka Streams, exactly once, over kills", self.streams),
+            ("Kafka's commands", self.commands),
         ]
 
     @contextmanager
@@ -333,6 +357,23 @@ class Suite:
             f"counts that are wrong: {dict(list((got - expected).items())[:5])}, missing {sum((expected - got).values())}"
         )
         return f"{self.messages} counted"
+
+    def commands(self) -> str:
+        """What administrators type."""
+        bounds = self.run.folder / "bounds.json"
+        bounds.write_text('{"version": 1, "partitions": [{"topic": "typed", "partition": 0, "offset": 3}]}')
+        create(self.broker.address, "typed")
+        producer = Producer({"bootstrap.servers": self.broker.address, **QUICK})
+        for number in range(10):
+            producer.produce("typed", b"%d" % number, partition=0)
+        assert producer.flush(20) == 0
+        for line, expected in COMMANDS.items():
+            name, *words = line.format(at=f"--bootstrap-server {self.broker.address}", bounds=bounds).split()
+            with self.program(f"{TOOLS}.{name}", *words) as program:
+                code = program.process.wait(RUN_S)
+                said = " ".join(program.out.read_text().split())
+            assert code == 0 and expected in said, f"{line}: expected {expected!r}, got ({code}) {said[-800:]!r}"
+        return f"{len(COMMANDS)} of them"
 
     def grown(self, written: Callable[[], dict[int, list[tuple[int, bytes]]]], count: int) -> None:
         """Wait until so many are written and committed."""

@@ -26,6 +26,7 @@ from tests.broker.wire import Wire
 
 # A minute ago: young enough for every retention, old enough to be told from the time of an append.
 NOW = int(time.time() * 1000) - 60_000
+HEAR_SECONDS = 0.7
 SETTLE_SECONDS = 10.0
 SILENCE_SECONDS = 5.0
 # Fields that two brokers need not agree on.
@@ -65,6 +66,9 @@ class World:
         self.generations: dict[str, int] = {}
         self.epochs: dict[tuple[str, int], int] = {}
         self.told: dict[tuple[str, int], dict[bytes, list[int]]] = {}  # topic id -> partitions
+        self._changed = 0.0  # when topics did
+        self.votes: dict[tuple[str, int], str] = {}  # the assignors that members asked for
+        self.settings: dict[str, dict[str, str]] = {}  # of groups
         self.parked: dict[str, Parked] = {}
 
     def close(self) -> None:
@@ -178,12 +182,18 @@ class World:
                     ready &= len(leaders) == count
                 else:
                     ready &= topic.error_code == errors.UNKNOWN_TOPIC_OR_PARTITION
-            if ready and (self.epochs or 0 in expected.values()):
-                time.sleep(0.5)  # Kafka's group coordinator hears of it a moment later
+            if ready:
+                self._changed = time.monotonic()
+            if ready and 0 in expected.values():
+                self.let_groups_hear()
             if ready and all(self.leads(name, count) for name, count in expected.items() if count):
                 return
             time.sleep(0.02)
         raise AssertionError(f"{self.address}: the topics did not become {expected}")
+
+    def let_groups_hear(self) -> None:
+        """Wait until Kafka's group coordinator has heard of the last change of topics, a moment after everybody else."""
+        time.sleep(max(0.0, self._changed + HEAR_SECONDS - time.monotonic()))
 
     def leads(self, name: str, count: int) -> bool:
         """Whether the broker serves the topic's partitions already (Kafka: a moment after it shows them)."""

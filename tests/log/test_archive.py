@@ -2,25 +2,47 @@
 
 import os
 import sys
+from itertools import pairwise
+from random import Random
 
 import pytest
 
-from millstream.log import InvalidConfig, NotHere, StorageError, failpoints, verify
+from millstream.log import CorruptMessage, InvalidConfig, NotHere, StorageError, failpoints, fetched, verify
 from millstream.log import archive as archives
-from millstream.log.archive import Cache, wrong_url
+from millstream.log.archive import wrong_url
 from millstream.log.config import TopicConfig
+from millstream.log.fetched import MIN_CACHED, Cache, Extent, extent_at
+from millstream.log.files import File
+from millstream.log.index import Index
+from millstream.log.segment import Segment
+from millstream.protocol import records
 from millstream.protocol.records import build_marker
-from tests.log.logs import NOW, batch, consume, content, crash, fill, maintain, open_log, values
+from tests.log.logs import NOW, batch, batches, consume, content, crash, fill, maintain, open_log, values
 
 SEGMENT = {"internal.segment.bytes": "600", "index.interval.bytes": "100", "retention.ms": "-1"}
 
 fsspec = pytest.importorskip("fsspec", reason="the archive needs fsspec: pip install 'millstream[archive]'")
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(scope="session")
+def bucket():
+    """An object store over its own protocol, where s3fs and moto are installed (neither is among our dependencies)."""
+    pytest.importorskip("s3fs", reason="an object store is tested where s3fs and moto[server] are installed")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    fsspec.config.conf["s3"] = {"endpoint_url": f"http://{host}:{port}", "key": "k", "secret": "s"}
+    fsspec.filesystem("s3").mkdir("bucket")
+    yield "s3://bucket"
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
 def url(request, tmp_path):
     if request.param == "file":
         return f"file://{tmp_path}/archive"
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
     return f"memory://{tmp_path.name}"
 
 
@@ -55,12 +77,20 @@ def read_all(partition, **options):
         try:
             return consume(partition, **options), fetched
         except NotHere as missing:
-            partition.fetch(missing.segment)
+            partition.fetch(missing)
             fetched += 1
+
+
+def bring(partition, segment):
+    """Fetch a segment that is small enough for one fetch."""
+    with pytest.raises(NotHere) as missing:
+        partition.read(segment.base, 1)
+    partition.fetch(missing.value)
 
 
 def objects(url):
     fs, path = fsspec.core.url_to_fs(url)
+    fs.invalidate_cache()
     return sorted(name for name in fs.find(path)) if fs.exists(path) else []
 
 
@@ -86,7 +116,7 @@ def test_a_read_stops_before_what_is_not_here(log, url):
     settle(log)
     assert 0 < partition.local_start_offset < 55
     first = partition.segments[0]
-    partition.fetch(first)
+    bring(partition, first)
     read = partition.read(0, 10**6)
     assert read.next_offset == first.end_offset and content(read)
     assert values(read_all(partition)[0]) == sent
@@ -119,7 +149,7 @@ def test_by_time_and_transactions(log, url):
         try:
             return partition.offset_for_time(NOW + 3)
         except NotHere as missing:
-            partition.fetch(missing.segment)
+            partition.fetch(missing)
             return by_time()
 
     assert by_time() == (3, NOW + 3)
@@ -228,7 +258,7 @@ def test_an_archive_that_refuses(log, url, monkeypatch):
     assert partition.archived_offset > 50
     monkeypatch.setattr(archives, "_filesystem", refuse)
     with pytest.raises(StorageError, match="holiday"):
-        partition.fetch(partition.segments[0])
+        bring(partition, partition.segments[0])
 
 
 def test_a_damaged_copy_is_not_served(log, url):
@@ -240,36 +270,41 @@ def test_a_damaged_copy_is_not_served(log, url):
     data = bytearray(fs.cat_file(name))
     data[70] ^= 1
     fs.pipe_file(name, bytes(data))
-    partition.fetch(partition.segments[0])
-    with pytest.raises(Exception, match="checksum"):
+    bring(partition, partition.segments[0])
+    with pytest.raises(CorruptMessage, match="checksum"):
         partition.read(0, 1000)
     fs.pipe_file(f"{path}/{partition.segments[1].base:020d}.log", b"short")
     with pytest.raises(StorageError, match="5 of"):
-        partition.fetch(partition.segments[1])
+        bring(partition, partition.segments[1])
 
 
-def test_a_lost_index_says_so_when_it_matters(log, url):
-    partition = log.create("t", 1, config(url)).partitions[0]
-    fill(partition, 60)
+def test_a_lost_index_says_so_when_it_matters(tmp_path, url):
+    log = open_log(tmp_path / "log")
+    sent = fill(log.create("t", 1, config(url)).partitions[0], 60)
     settle(log)
+    log.close()
+    log = open_log(tmp_path / "log")
+    partition = log.topics["t"].partitions[0]
     first = partition.segments[0]
     first.index_path.unlink()
     fs, path = fsspec.core.url_to_fs(first.remote.url)
     fs.rm_file(f"{path}/{0:020d}.index")
-    partition.fetch(first)
-    assert content(partition.read(0, 1000))
+    assert values(read_all(partition)[0]) == sent
     second = partition.segments[1]
     second.index_path.unlink()
     fs.rm_file(f"{path}/{second.base:020d}.index")
     second.remote = archives.Entry(
         **{**{f: getattr(second.remote, f) for f in second.remote.__struct_fields__}, "aborted": 1}
     )
+    partition._opened.drop(second)
     with pytest.raises(StorageError, match="aborted"):
-        partition.fetch(second)
+        bring(partition, second)
+    assert first.index_path.exists(), "it has been computed again"
+    log.close()
 
 
 def test_the_cache_is_bounded(tmp_path, url):
-    with open_log(tmp_path / "log", millstream_archive_cache_bytes="1500") as log:
+    with open_log(tmp_path / "log", millstream_archive_cache_bytes="3000") as log:
         partition = log.create("t", 1, config(url)).partitions[0]
         sent = fill(partition, 60)
         settle(log)
@@ -279,26 +314,220 @@ def test_the_cache_is_bounded(tmp_path, url):
             try:
                 read = partition.read(offset, 1000)
             except NotHere as missing:
-                partition.fetch(missing.segment)
+                partition.fetch(missing)
                 fetched += 1
-                assert 0 < cache.bytes <= 1500
+                assert 0 < cache.bytes <= 3000 and len(cache) <= 6
             else:
                 offset, data = read.next_offset, data + content(read)
         assert fetched == len(partition.segments) - 1 > 8 and all(value in data for value in sent)
         assert list((tmp_path / "log" / "fetched").iterdir()) == []
 
 
-def test_a_segment_larger_than_the_cache_is_kept_alone(tmp_path):
-    class Big:
-        size = 10**9
-
+def test_what_is_larger_than_the_cache_is_kept_for_who_waits(tmp_path):
+    segment = Segment(tmp_path, 0)
     cache = Cache(tmp_path, 10)
-    one, two = Big(), Big()
-    for each in (one, two):
-        cache.put(each, None, None)
-    assert len(cache) == 1 and cache.get(two) == (None, None)
-    with pytest.raises(AttributeError):  # NotHere names the segment
-        cache.get(one)
+    extents = [Extent(segment, i * 100, i * 100 + 100) for i in range(MIN_CACHED + 2)]
+    for each in extents:
+        cache.put(each, File(tmp_path, os.O_RDONLY))
+    assert len(cache) == MIN_CACHED and cache.bytes == 100 * MIN_CACHED
+    assert cache.get(extents[-1]) and extents[0] not in cache
+    with pytest.raises(NotHere):
+        cache.get(extents[0])
+    cache.drop(segment)
+    assert len(cache) == cache.bytes == 0
+
+
+def test_extents_meet_at_batches_that_the_index_notes(tmp_path, monkeypatch):
+    """Random indexes, batches larger than an extent among them: extents cover the segment, once."""
+    monkeypatch.setattr(fetched, "EXTENT", 1000)
+    chance = Random(4)
+    for _ in range(300):
+        segment = Segment(tmp_path, 0)
+        index = Index()
+        starts = [0]
+        for i in range(chance.randrange(1, 60)):
+            if chance.random() < 0.7 or i == 0:
+                index.add(i, starts[-1], -1)
+            starts.append(starts[-1] + chance.choice([70, 300, 2500, 9000]))
+        segment.size = starts.pop()
+        found = [extent_at(segment, index, position) for position in starts]
+        for position, extent in zip(starts, found, strict=True):
+            assert extent.start <= position < extent.stop
+            assert extent_at(segment, index, extent.start) == extent == extent_at(segment, index, extent.stop - 1)
+        distinct = sorted(set(found), key=lambda extent: extent.start)
+        assert distinct[0].start == 0 and distinct[-1].stop == segment.size
+        assert all(a.stop == b.start for a, b in pairwise(distinct))
+
+
+def test_only_what_is_read_is_fetched(log, url, monkeypatch):
+    """A reader inside a large segment brings a part of it, and what it has read is here for all."""
+    monkeypatch.setattr(fetched, "EXTENT", 2000)
+    partition = log.create("t", 1, config(url, internal_segment_bytes="30000")).partitions[0]
+    sent = fill(partition, 600)
+    settle(log)
+    first = partition.segments[0]
+    assert not first.local and first.size > 20_000
+    offset = first.end_offset // 2
+    found = []
+    while len(found) < 10:
+        try:
+            read = partition.read(offset, 500)
+        except NotHere as missing:
+            assert missing.extent.stop - missing.extent.start < 2500
+            partition.fetch(missing)
+        else:
+            data = content(read)
+            found += [record.value for _, each in batches(data) for record in records.records(each)]
+            offset = read.next_offset
+    assert found == sent[first.end_offset // 2 :][: len(found)]
+    cache = partition._opened.cache
+    assert 0 < cache.bytes < 5000
+    assert values(read_all(partition)[0]) == sent
+    assert partition.offset_for_time(NOW) == (0, NOW)
+
+
+def test_what_is_searched_by_time_may_lie_in_the_next_extent(log, url, monkeypatch):
+    monkeypatch.setattr(fetched, "EXTENT", 700)
+    more = {"internal_segment_bytes": "30000", "index_interval_bytes": "600"}
+    partition = log.create("t", 1, config(url, **more)).partitions[0]
+    for i in range(200):
+        partition.append(batch(b"%d" % i, timestamp=NOW + 10 * i), NOW)
+    fill(partition, 300)
+    settle(log)
+    assert not partition.segments[0].local
+    for i in range(1, 200):
+        for _ in range(3):
+            try:
+                assert partition.offset_for_time(NOW + 10 * i - 5) == (i, NOW + 10 * i)
+                break
+            except NotHere as missing:
+                partition.fetch(missing)
+        else:
+            raise AssertionError("more than two extents are needed to find a time")
+
+
+def test_an_index_fetched_for_a_later_segment_does_not_drive_out_what_is_read(tmp_path, url):
+    """A reader of committed records needs indexes of segments behind its own: with a cache for nothing it gets on."""
+    log = open_log(tmp_path / "log", millstream_archive_cache_bytes="0")
+    partition = log.create("t", 1, config(url)).partitions[0]
+    for i in range(60):
+        partition.append(batch(b"%d" % i, producer_id=1, producer_epoch=0, base_sequence=i, transactional=True), NOW)
+        if i % 10 == 9:
+            partition.append(build_marker(1, 0, commit=False, coordinator_epoch=0, timestamp=NOW), NOW, internal=True)
+    fill(partition, 20)
+    settle(log)
+    log.close()
+    for path in (tmp_path / "log").rglob("*.index"):
+        path.write_bytes(b"damaged")
+    with open_log(tmp_path / "log", millstream_archive_cache_bytes="0") as log:
+        partition = log.topics["t"].partitions[0]
+        found, offset = [], 0
+        for _ in range(300):
+            try:
+                read = partition.read(offset, 200, committed=True)
+            except NotHere as missing:
+                partition.fetch(missing)
+                continue
+            if read.next_offset == offset:
+                break
+            skipped = {producer for producer, _ in read.aborted}
+            found += [
+                h.base_offset for h, _ in batches(content(read)) if not h.control and h.producer_id not in skipped
+            ]
+            offset = read.next_offset
+        else:
+            raise AssertionError(f"a reader does not get beyond {offset}")
+        assert found == list(range(66, 86))
+
+
+def test_retention_takes_what_is_being_fetched(log, url, monkeypatch):
+    partition = log.create("t", 1, config(url)).partitions[0]
+    fill(partition, 60)
+    settle(log)
+    real = archives.fetch
+
+    def fetch(*given):
+        found = real(*given)
+        partition.delete_before(-1)
+        settle(log)
+        return found
+
+    monkeypatch.setattr(archives, "fetch", fetch)
+    bring(partition, partition.segments[0])
+    cache = partition._opened.cache
+    assert len(cache) == 0 == cache.bytes and partition.start_offset == 60
+
+
+def test_closing_does_not_wait_for_a_copy(tmp_path, url, monkeypatch):
+    """A log that is closed in the middle of a copy stops it, notes nothing, and copies it the next time."""
+    monkeypatch.setattr(archives, "WRITE", 100)
+    log = open_log(tmp_path / "log")
+    partition = log.create("t", 1, config(url)).partitions[0]
+    sent = fill(partition, 60)
+    maintain(log)
+    real = os.pread
+
+    def pread(*given):
+        monkeypatch.setattr(os, "pread", real)
+        log.close()
+        return real(*given)
+
+    monkeypatch.setattr(os, "pread", pread)
+    assert not log.archive(NOW)
+    assert not (partition.folder / archives.NAME).exists()
+    with open_log(tmp_path / "log") as log:
+        settle(log)
+        partition = log.topics["t"].partitions[0]
+        assert partition.local_start_offset > 50 and values(read_all(partition)[0]) == sent
+
+
+def test_what_a_kill_leaves_of_a_fetch_is_removed(tmp_path):
+    open_log(tmp_path / "log").close()
+    left = tmp_path / "log" / "fetched" / "17.140000.tmp"
+    left.parent.mkdir()
+    left.write_bytes(b"half")
+    with open_log(tmp_path / "log") as log:
+        assert not left.exists() and any("fetched" in line for line in log.recovered)
+
+
+def test_archives_take_turns(log, tmp_path, monkeypatch):
+    """One archive that fails, and one topic that always has something to copy, do not keep the others from theirs."""
+    bad, good = f"file://{tmp_path}/bad", f"file://{tmp_path}/good"
+    for name, url in (("a", bad), ("b", good), ("c", good)):
+        fill(log.create(name, 1, config(url)).partitions[0], 60)
+    maintain(log)
+    assert log.archives() == {bad, good}
+    real = archives._filesystem
+
+    def refuse(url):
+        if url.startswith(bad):
+            raise archives.ArchiveError("the archive is on holiday")
+        return real(url)
+
+    monkeypatch.setattr(archives, "_filesystem", refuse)
+    for _ in range(4):
+        assert log.archive(NOW, good)
+    assert all(log.topics[name].partitions[0].archived_offset > 0 for name in "bc")
+    assert not log.archive(NOW, bad)
+    settle(log)
+    assert log.topics["a"].partitions[0].archived_offset == 0 < log.topics["c"].partitions[0].local_start_offset
+    log.delete("b")
+    assert log.archives() == {bad, good} and log.archive(NOW, good) and not log.archive(NOW, good)
+    assert not [name for name in objects(good) if "/b-" in name]
+
+
+def test_whether_an_archive_can_be_used_is_found_without_connecting(monkeypatch):
+    """It is asked where nothing may block."""
+    monkeypatch.setattr(archives, "_filesystem", lambda url: pytest.fail("connected"))
+    archives.check_available("memory://x", ())
+    archives.check_available("file:///x", ())
+    with pytest.raises(InvalidConfig, match="knows no nowhere"):
+        archives.check_available("nowhere://x", ())
+    registry = sys.modules["fsspec.registry"]
+    far = {"class": "far_away.Far", "err": "install far_away"}
+    monkeypatch.setattr(registry, "known_implementations", {**registry.known_implementations, "far": far})
+    with pytest.raises(InvalidConfig, match="install far_away"):
+        archives.check_available("far://x", ())
 
 
 @pytest.mark.parametrize("hit", [1, 3])
@@ -376,6 +605,7 @@ def test_settings_that_do_not_go_together(settings):
 def test_without_the_package_the_error_says_what_to_install(log, monkeypatch):
     archives._filesystem.cache_clear()
     monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.registry", None)
     with pytest.raises(InvalidConfig, match=r"pip install 'millstream\[archive\]'"):
         log.create("t", 1, config("memory://elsewhere"))
     log.create("t", 1, SEGMENT)
@@ -384,19 +614,39 @@ def test_without_the_package_the_error_says_what_to_install(log, monkeypatch):
     archives._filesystem.cache_clear()
 
 
-def test_a_damaged_note_is_put_aside(tmp_path, url):
+def test_a_damaged_note_is_made_again_from_the_indexes(tmp_path, url):
+    log = open_log(tmp_path / "log")
+    partition = log.create("t", 1, config(url)).partitions[0]
+    sent = fill(partition, 60)
+    settle(log)
+    log.close()
+    note = partition.folder / "archive.json"
+    before = note.read_bytes()
+    note.write_text("{")
+    with open_log(tmp_path / "log") as log:
+        partition = log.topics["t"].partitions[0]
+        assert any("archive.json: damaged, made again" in line for line in log.recovered)
+        assert values(read_all(partition)[0]) == sent
+    assert note.read_bytes() == before
+    with open_log(tmp_path / "log") as log:
+        assert log.recovered == []
+
+
+def test_a_damaged_note_is_put_aside_when_nobody_knows_the_archive(tmp_path, url):
     log = open_log(tmp_path / "log")
     partition = log.create("t", 1, config(url)).partitions[0]
     sent = fill(partition, 60)
     settle(log)
     kept = partition.local_start_offset
+    log.configure("t", {"millstream.archive": None})
     log.close()
     note = partition.folder / "archive.json"
     note.write_text("{")
     with open_log(tmp_path / "log") as log:
         partition = log.topics["t"].partitions[0]
-        assert any("archive.json" in line for line in log.recovered)
+        assert any("archive.json: damaged, put aside" in line for line in log.recovered)
         assert values(consume(partition)) == sent[kept:]
+        assert len(list(partition.folder.glob("*.index"))) > 10, "they say what is in the archive"
 
 
 def test_where_archives_may_be(tmp_path):

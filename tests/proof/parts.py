@@ -16,7 +16,7 @@ ROUND_S = 90.0  # no round of any torture takes nearly as long
 SOAK_MINUTES = 1.0  # times the size
 # Rounds of each torture at size 1.
 TORTURES = {
-    "kill": 5, "transactions": 4, "power": 5, "outage": 3, "eio": 2, "truncation": 3, "flips": 30, "full_disk": 1,
+    "kill": 5, "transactions": 4, "power": 5, "outage": 3, "points": 1, "eio": 2, "truncation": 3, "flips": 30, "full_disk": 1,
     "pause": 1, "churn": 2, "garbage": 3,
 }  # fmt: skip
 # What a torture that cannot run here says.

@@ -1,4 +1,8 @@
-"""The disk that forgets (disk.c), from Python: built, preloaded, cut, and filled again."""
+"""The disk that forgets (disk.c), from Python: built, preloaded, cut, and filled again.
+
+A cut leaves what was synced. Of the rest it may leave anything: `after_cut` with a chance keeps some of it, so that what was
+written later may be there while what was written earlier is not.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import ctypes
 import os
 import subprocess
 from pathlib import Path
+from random import Random
 
 SOURCE = Path(__file__).with_name("disk.c")
 
@@ -47,27 +52,40 @@ class Disk:
         else:
             (self.notes / "eio").unlink()
 
-    def after_cut(self, key: str, target: Path) -> None:
-        """Build in `target` what a cut leaves of the folder whose note is `key`."""
+    def after_cut(self, key: str, target: Path, chance: Random | None = None, root: Path | None = None) -> None:
+        """Build in `target` what a cut leaves of the folder whose note is `key`.
+
+        With a `chance`, and the folder itself as `root`, some of what was not synced is left as well.
+        """
+        there = {} if root is None else {self.key(p): p for p in [root, *root.rglob("*")]}
+        self._build(key, target, chance, there)
+
+    def _build(self, key: str, target: Path, chance: Random | None, there: dict[str, Path]) -> None:
         target.mkdir()
         note = self.notes / f"dir.{key}"
-        for line in note.read_text().splitlines() if note.exists() else ():
-            kind, other, name = line.split(" ", 2)
+        entries = [line.split(" ", 2) for line in note.read_text().splitlines()] if note.exists() else []
+        if chance is not None and key in there and chance.random() < 0.5:
+            # Files that came, went or changed their names since. Folders are left as they were.
+            entries = [entry for entry in entries if entry[0] == "dir"]
+            entries += [["file", self.key(p), p.name] for p in there[key].iterdir() if p.is_file()]
+        for kind, other, name in entries:
             if kind == "dir":
-                self.after_cut(other, target / name)
+                self._build(other, target / name, chance, there)
             else:
                 content = self.notes / f"file.{other}"
-                (target / name).write_bytes(content.read_bytes() if content.exists() else b"")
+                synced = content.read_bytes() if content.exists() else b""
+                (target / name).write_bytes(synced if chance is None else self._some(synced, there.get(other), chance))
 
-    def key(self, root: Path) -> str:
-        """The key of a folder that has been kept."""
-        probe = self.notes.parent / "probe"
-        probe.mkdir(exist_ok=True)
-        os.environ["FORGETFUL"] = str(probe)
-        try:
-            self._sync(root)
-            (found,) = probe.iterdir()
-            found.unlink()
-            return found.name.removeprefix("dir.")
-        finally:
-            os.environ["FORGETFUL"] = str(self.notes)
+    def _some(self, synced: bytes, path: Path | None, chance: Random) -> bytes:
+        """What was synced of a file, and some of what was appended since, perhaps with zeros for what did not get there."""
+        written = path.read_bytes() if path is not None else b""
+        if not written.startswith(synced):
+            return synced
+        upto = chance.choice([len(synced), len(written), chance.randint(len(synced), len(written))])
+        return written[:upto] + bytes(chance.choice([0, 0, len(written) - upto]))
+
+    def key(self, path: Path) -> str:
+        """The key of a file or folder."""
+        out = ctypes.create_string_buffer(128)
+        assert self._here.key_of(bytes(path), out) == 0, path
+        return out.value.decode()

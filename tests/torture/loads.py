@@ -52,10 +52,17 @@ class Broker(Process):
         self.recovery = time.monotonic() - begun
         return self
 
+    def died(self, seconds: float) -> None:
+        """Wait until the broker has killed itself."""
+        assert self.popen is not None
+        self.popen.wait(seconds)
+        if self.popen.stdout is not None:
+            self.popen.stdout.close()
+
 
 def create(address: str, topic: str, partitions: int = 1, **config: str) -> None:
     """Make a topic."""
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient({"bootstrap.servers": address, **QUICK})
     settings = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(20)
 
@@ -158,7 +165,7 @@ class Load:
     def check(self) -> int:
         """Everything acknowledged and everything seen is there, once and in order; how many records there are."""
         acknowledged, seen = dict(self.acknowledged), dict(self.seen)  # more may come while this reads
-        consumer = Consumer({"bootstrap.servers": self._address, "group.id": "checker"})
+        consumer = Consumer({"bootstrap.servers": self._address, "group.id": "checker", **QUICK})
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         found: dict[int, int] = {}
         _, end = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=20)

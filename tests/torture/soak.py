@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from millstream.protocol.messages.metadata import MetadataRequest
@@ -161,9 +161,19 @@ class Load:
         producer = Producer({"bootstrap.servers": self.address, **QUICK})
         reader = Consumer({"bootstrap.servers": self.address, "group.id": "reader", **QUICK})
 
+        def send(topic: str) -> None:
+            until = time.monotonic() + 20
+            while True:
+                try:
+                    return producer.produce(topic, b"x", partition=0)
+                except KafkaException as error:  # it may have seen that the topic was gone, and asks again only later
+                    if error.args[0].code() != KafkaError._UNKNOWN_TOPIC or time.monotonic() > until:
+                        raise
+                    producer.poll(0.1)
+
         def again() -> None:
             create(self.address, "short", 3)
-            producer.produce("short", b"x", partition=0)
+            send("short")
             assert producer.flush(20) == 0
             reader.assign([TopicPartition("short", 0, 0)])
             reader.consume(1, 5)

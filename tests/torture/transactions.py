@@ -244,9 +244,9 @@ class World:
         self.transform, self.plain, self.committer = Transform(address), Plain(address), Committer(address)
         self.broken: list[str] = []
 
-    def work(self, stop: threading.Event) -> list[threading.Thread]:
+    def work(self, stop: threading.Event, *others: Worker) -> list[threading.Thread]:
         """Start everybody."""
-        return started([*self.writers, self.transform, self.plain, self.committer], stop, self.broken)
+        return started([*self.writers, self.transform, self.plain, self.committer, *others], stop, self.broken)
 
     def end(self) -> None:
         """End what a writer has left open, so that readers of committed records get to the end."""

@@ -24,10 +24,7 @@ class Arrivals:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        settings = broker.settings
-        self._most = settings.integer("max.connections")
-        self._most_per_address = settings.integer("max.connections.per.ip")
-        self._limit = settings.integer("max.connection.creation.rate")
+        self._settings = settings = broker.settings
         self._window_ms = settings.integer("quota.window.size.seconds") * 1000
         self._rate = Rate(settings.integer("quota.window.size.seconds"), settings.integer("quota.window.num"))
         self._full = False
@@ -54,7 +51,13 @@ class Arrivals:
 
     def pause(self) -> float:
         """For how many seconds nobody else is let in, for max.connection.creation.rate."""
-        return min(self._rate.wait(self._limit, self._broker.now_ms()), self._window_ms) / 1000
+        return (
+            min(
+                self._rate.wait(self._settings.integer("max.connection.creation.rate"), self._broker.now_ms()),
+                self._window_ms,
+            )
+            / 1000
+        )
 
     def close(self) -> None:
         """Close the sockets that are held."""
@@ -65,11 +68,10 @@ class Arrivals:
     def _crowded(self, address: str) -> str | None:
         """The setting that forbids one more connection from an address, if one does."""
         connections = self._broker.connections
-        if len(connections) >= self._most:
+        if len(connections) >= self._settings.integer("max.connections"):
             return "max.connections"
-        if self._most_per_address < len(connections) + 1 and (
-            Counter(connection.address for connection in connections)[address] >= self._most_per_address
-        ):
+        most = self._settings.integer("max.connections.per.ip")
+        if most < len(connections) + 1 and (Counter(connection.address for connection in connections)[address] >= most):
             return "max.connections.per.ip"
         return None
 

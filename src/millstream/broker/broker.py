@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from millstream.broker import limits
 from millstream.broker.archive import Archives
+from millstream.broker.dynamic import Dynamic
 from millstream.broker.fetch_sessions import FetchSessions
 from millstream.broker.flusher import Flusher
 from millstream.broker.groups.coordinator import GroupCoordinator
@@ -17,10 +18,8 @@ from millstream.broker.parking import Parking
 from millstream.broker.security.authorizer import Authorizer
 from millstream.broker.security.quotas import Quotas
 from millstream.broker.security.store import AccessStore
-from millstream.broker.settings import Settings
 from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
 from millstream.broker.transactions.coordinator import TransactionCoordinator
-from millstream.log.config import Defaults
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
@@ -30,10 +29,9 @@ if TYPE_CHECKING:
     from millstream.broker.inbox import Inbox
     from millstream.broker.security.listeners import Listener
     from millstream.log import Log, Topic
-    from millstream.protocol.wire import Message
 
 S = TypeVar("S")
-M = TypeVar("M", bound="Message")
+M = TypeVar("M")
 logger = logging.getLogger(__name__)
 
 
@@ -44,13 +42,14 @@ class Broker:
         self,
         log: "Log",
         access: AccessStore,
-        settings: Settings,
+        dynamic: Dynamic,
         loop: asyncio.AbstractEventLoop,
         listeners: "list[Listener]",
     ) -> None:
         self.log = log
         self.access = access
-        self.settings = settings
+        self.dynamic = dynamic
+        self.settings = settings = dynamic.settings
         self.loop = loop
         self.listeners = listeners
         self.authorizer: Authorizer | None = None
@@ -74,13 +73,17 @@ class Broker:
         self.flusher = Flusher(loop)
         log.on_unflushed(self.flusher.soon)
         self.parking = Parking(self)
-        self.archives = Archives(loop)
+        self.archives = Archives(loop, log)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self._budget = settings.integer("queued.max.request.bytes")
-        self.log_defaults = Defaults(settings.log_defaults).topics
         self.topics_version = 0  # rises when a topic comes, goes or grows
         self._ids: dict[bytes, Topic] = {}
+
+    @property
+    def log_defaults(self) -> "Mapping[str, str]":
+        """What topics have where they say nothing themselves."""
+        return self.log.defaults.topics
 
     def now_ms(self) -> int:
         """The time of day in epoch milliseconds."""
@@ -136,6 +139,11 @@ class Broker:
         """Give a topic more partitions. Raises LogError."""
         self.log.add_partitions(topic.name, total)
         self.topics_version += 1
+
+    def is_commit(self, name: str) -> bool:
+        """Whether a topic has durability ``commit``: what is acknowledged about it must survive a power cut."""
+        topic = self.log.topics.get(name)
+        return topic is not None and topic.config.durability == "commit"
 
     def partition_count(self) -> int:
         """Partitions of all topics."""

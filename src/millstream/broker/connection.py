@@ -10,6 +10,7 @@ import logging
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker import limits
@@ -101,6 +102,20 @@ class Connection(Client, Inbox, Outbox):
         self._muted += 1
         self._update_reading()
         self.broker.loop.call_later(seconds, self._unmute)
+
+    def hold(self) -> Callable[[], None]:
+        """Handle no further request until what is returned is called: none may overtake the one handled now."""
+        self._muted += 1
+        self._update_reading()
+        held = True
+
+        def go_on() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._unmute()
+
+        return go_on
 
     def _unmute(self) -> None:
         self._muted -= 1

@@ -42,6 +42,11 @@ class Flusher:
         self._start()
         return future
 
+    def synced(self, partitions: "Sequence[Partition]") -> "asyncio.Future[dict[Partition, str]]":
+        """Like ``after``; the future holds the errors by partition, none when everything is on disk."""
+        none: dict[Partition, str] = {}
+        return self.after(partitions, none, lambda _, failed: failed)
+
     def soon(self, partition: "Partition") -> None:
         """Have what was appended to a partition synced, and those who wait for it woken, without waiting for that."""
         self._pending[partition] = None

@@ -3,6 +3,10 @@
 A key starts with the record's type (int16) and a value with its version (int16), as in Kafka, whose tools read them. A
 write is in the operating system's hands before the coordinator answers, so that it survives the broker's death; replay
 at start reads the whole topic in order, transactions included.
+
+What survives a power cut as well (``millstream.durability``): these topics take the broker's default like any other, and
+``commit`` of their own means that nothing is answered from them before it is synced. Otherwise a coordinator syncs what is
+said about topics that are ``commit`` themselves, and nothing else.
 """
 
 import logging
@@ -69,15 +73,32 @@ class InternalTopic:
             "max.message.bytes": str(MAX_RECORD_BYTES),
         }
 
+    @property
+    def durable(self) -> bool:
+        """Whether the topic's own durability is ``commit``: then everything in it is synced before it is answered."""
+        topic = self._log.topics.get(self.name)
+        return topic is not None and topic.config.durability == "commit"
+
+    def unsynced(self) -> "list[Partition]":
+        """The partitions that hold what is not synced."""
+        topic = self._log.topics.get(self.name)
+        partitions = topic.partitions if topic is not None else []
+        return [partition for partition in partitions if partition.flushed_offset < partition.end_offset]
+
     def partition(self, key: str) -> "Partition":
         """The partition of a group or transactional id."""
         topic = self._log.topics.get(self.name)
         if topic is None:
             topic = self._log.create(self.name, self._count, self._config)
+        if len(topic.partitions) == 1:
+            return topic.partitions[0]
         return topic.partitions[(java_hash(key) & 0x7FFFFFFF) % len(topic.partitions)]
 
-    def write(self, key: str, writes: Iterable[Write], now: int, producer: tuple[int, int] | None = None) -> None:
-        """Append records that belong to ``key``; with ``producer`` (id, epoch) inside its transaction. Raises LogError."""
+    def write(self, key: str, writes: Iterable[Write], now: int, producer: tuple[int, int] | None = None) -> int:
+        """Append records that belong to ``key``; with ``producer`` (id, epoch) inside its transaction. Raises LogError.
+
+        Returns the offset behind them: they survive a power cut once the partition is synced up to it.
+        """
         messages = [
             (pack(k.API_KEY, k, 0), None if value is None else pack(version, value, version))
             for k, value, version in writes
@@ -88,7 +109,7 @@ class InternalTopic:
             batch = records.build(
                 messages, now, producer_id=producer[0], producer_epoch=producer[1], transactional=True
             )
-        self.partition(key).append(batch, now, internal=True)
+        return self.partition(key).append(batch, now, internal=True).last_offset + 1
 
     def replay(self) -> Iterator[Replayed]:
         """Every record, in order of each partition."""

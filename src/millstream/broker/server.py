@@ -15,11 +15,12 @@ from millstream.broker import limits
 from millstream.broker.arrivals import Arrivals
 from millstream.broker.broker import Broker
 from millstream.broker.connection import Connection
+from millstream.broker.dynamic import Dynamic
 from millstream.broker.security import users
 from millstream.broker.security.certificates import LOOK_SECONDS, Certificates
 from millstream.broker.security.listeners import CannotStart, Listener, open_listeners
 from millstream.broker.security.store import AccessStore, StoreError
-from millstream.broker.settings import Settings
+from millstream.broker.settings import Settings, SettingsError
 from millstream.broker.tls_connection import TlsConnection
 from millstream.log import Log, LogError
 from millstream.settings import MillstreamError
@@ -51,6 +52,14 @@ def open_log(folder: Path, settings: Settings) -> Log:
     return log
 
 
+def open_dynamic(folder: Path, settings: Settings) -> Dynamic:
+    """What administrators changed of the settings, in effect in ``settings``. Raises CannotStart."""
+    try:
+        return Dynamic(folder, settings)
+    except SettingsError as e:
+        raise CannotStart(str(e)) from None
+
+
 def open_access(folder: Path, add_scram: Sequence[str]) -> AccessStore:
     """Users, access control lists and quotas of a data folder, with the users to add. Raises CannotStart."""
     try:
@@ -71,19 +80,17 @@ class Server:
         self,
         log: Log,
         access: AccessStore,
-        settings: Settings,
+        dynamic: Dynamic,
         listeners: list[Listener],
         certificates: Certificates,
     ) -> None:
         self.log = log
-        self.settings = settings
+        self.settings = dynamic.settings
         self.listeners = listeners
         self._loop = asyncio.get_running_loop()
-        self.broker = Broker(log, access, settings, self._loop, listeners)
+        self.broker = Broker(log, access, dynamic, self._loop, listeners)
         self._house = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self._keeping: asyncio.Task[None] | None = None
-        self._archivist = ThreadPoolExecutor(1, thread_name_prefix="archiving")
-        self._archiving: asyncio.Task[None] | None = None
         self._certificates = certificates
         self._watching: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -97,7 +104,7 @@ class Server:
         for listener in self.listeners:
             self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
         self._keeping = self._loop.create_task(self._repeat(self._house, self.log.maintain))
-        self._archiving = self._loop.create_task(self._repeat(self._archivist, self.log.archive))
+        self.broker.archives.start()
         if any(listener.context is not None for listener in self.listeners):
             self._watching = self._loop.create_task(self._watch_certificates())
         self._sweep()
@@ -151,7 +158,7 @@ class Server:
         self._sweeper = self._loop.call_later(limits.SWEEP_SECONDS, self._sweep)
 
     async def _repeat(self, thread: ThreadPoolExecutor, work: Callable[[int], bool]) -> None:
-        """Retention, compaction and interval fsync, or archives: one step after the other on a thread of their own."""
+        """Retention, compaction and interval fsync: one step after the other on a thread of their own."""
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             try:
@@ -174,14 +181,12 @@ class Server:
             self._sweeper.cancel()
         if self._keeping is not None:
             self._keeping.cancel()
-        if self._archiving is not None:
-            self._archiving.cancel()
         if self._watching is not None:
             self._watching.cancel()
         self._arrivals.close()
         self.broker.close()
         await self._loop.run_in_executor(None, self._house.shutdown)
-        await self._loop.run_in_executor(None, self._archivist.shutdown)
+        await self._loop.run_in_executor(None, self.broker.archives.join)
         self.log.close()
 
 
@@ -207,6 +212,7 @@ async def serve(
     certificates = Certificates(settings)
     listeners = open_listeners(listen, settings)
     try:
+        dynamic = open_dynamic(folder, settings)
         log = open_log(folder, settings)
         try:
             access = open_access(folder, add_scram)
@@ -217,7 +223,7 @@ async def serve(
         for listener in listeners:
             listener.sock.close()
         raise
-    server = Server(log, access, settings, listeners, certificates)
+    server = Server(log, access, dynamic, listeners, certificates)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from millstream.log.config import ENGINE, SETTINGS, Defaults
+from millstream.log.config import ENGINE, SETTINGS, Defaults, Setting
 from millstream.log.errors import InvalidConfig
 
 INT_MAX = 0x7FFFFFFF
@@ -70,8 +70,8 @@ KNOWN: dict[str, Known] = {
     "transaction.state.log.segment.bytes": Known("int", str(100 * 1024 * 1024), 1024 * 1024),
     "transaction.max.timeout.ms": Known("int", "900000", 1),
     "transactional.id.expiration.ms": Known("int", "604800000", 1),
+    # Taken, and not needed: the broker looks for work every second, and for transactions that are overdue just in time.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": Known("int", "10000", 1),
-    # How often retention and compaction look for work.
     "log.retention.check.interval.ms": Known("long", "300000", 1, LONG_MAX),
     "log.cleaner.backoff.ms": Known("long", "15000", 0, LONG_MAX),
     # What clients are told to connect to; empty: the addresses of --listen.
@@ -119,31 +119,42 @@ INSTEAD = {
     "broker.id": "node.id",
 }
 TOPIC_SYNONYMS = {setting.synonym: name for name, setting in SETTINGS.items() if setting.synonym is not None}
+# What can be changed while the broker runs; of Kafka's, those that exist here (DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS).
+DYNAMIC = frozenset({*TOPIC_SYNONYMS, "max.connection.creation.rate", "max.connections", "max.connections.per.ip"})
 
 
 class Settings:
-    """The settings in effect. ``log_defaults`` is the part that the log takes."""
+    """The settings in effect. ``log_defaults`` is the part that the log takes, ``static`` what was given at start."""
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self.given = dict(given or {})
-        self.values = {name: known.default for name, known in KNOWN.items()}
+        self.values: dict[str, str] = {}
         self.log_defaults: dict[str, str] = {}
-        for name, value in self.given.items():
+        self.override({})
+        self.static = {name: self.value(name) for name in (*self.given, *self.log_defaults) if name not in COARSE}
+
+    def override(self, changes: Mapping[str, str]) -> None:
+        """Have ``changes`` win over what was given at start. Raises SettingsError, and then nothing has changed."""
+        given = {**self.given, **changes}
+        values = {name: known.default for name, known in KNOWN.items()}
+        log_defaults: dict[str, str] = {}
+        for name, value in given.items():
             if name in KNOWN:
-                self.values[name] = _checked(name, value, KNOWN[name])
+                values[name] = checked(name, value, KNOWN[name])
             elif name in COARSE:
                 fine, factor = COARSE[name]
-                if fine not in self.given:
-                    amount = int(_checked(name, value, Known("int", "", -1)))
-                    self.log_defaults.setdefault(fine, str(amount * factor if amount >= 0 else -1))
-            elif name in TOPIC_SYNONYMS or name in ENGINE or name == "millstream.durability":
-                self.log_defaults[name] = value
+                if fine not in given:
+                    amount = int(checked(name, value, Known("int", "", -1)))
+                    log_defaults.setdefault(fine, str(amount * factor if amount >= 0 else -1))
+            elif name in TOPIC_SYNONYMS or name in ENGINE:
+                log_defaults[name] = value
             else:
                 raise SettingsError(_unknown(name))
         try:
-            Defaults(self.log_defaults)
+            Defaults(log_defaults)
         except InvalidConfig as e:
             raise SettingsError(str(e)) from None
+        self.values, self.log_defaults = values, log_defaults
 
     @classmethod
     def parse(cls, pairs: Sequence[str]) -> "Settings":
@@ -155,6 +166,20 @@ class Settings:
                 raise SettingsError(f"expected name=value, got {pair!r}; example: --set num.partitions=4")
             given[name.strip()] = value.strip()
         return cls(given)
+
+    def value(self, name: str) -> str:
+        """The value in effect, as text; KeyError for an unknown name."""
+        return self.values.get(name) or self.log_defaults.get(name) or self.default(name)
+
+    @staticmethod
+    def default(name: str) -> str:
+        """The value of a setting that nobody gave."""
+        return _definition(name).default
+
+    @staticmethod
+    def kind(name: str) -> str:
+        """The type of a setting: int, long, double, boolean, string, list or password."""
+        return _definition(name).kind
 
     def integer(self, name: str) -> int:
         """A number's value."""
@@ -173,7 +198,12 @@ class Settings:
         return self.values[name] == "true"
 
 
-def _checked(name: str, value: str, known: Known) -> str:
+def _definition(name: str) -> Known | Setting:
+    return KNOWN[name] if name in KNOWN else ENGINE[name] if name in ENGINE else SETTINGS[TOPIC_SYNONYMS[name]]
+
+
+def checked(name: str, value: str, known: Known) -> str:
+    """A value in the form that is kept. Raises SettingsError."""
     if known.only is not None and value != known.only:
         raise SettingsError(f"{name}={value}: on one machine it can only be {known.only}; leave it out")
     if known.kind == "boolean":
@@ -205,6 +235,6 @@ def _unknown(name: str) -> str:
         synonym = SETTINGS[name].synonym
         hint = f"; as the default of all topics it is called {synonym}" if synonym else ""
         return f"{name} is a topic's setting, not the broker's{hint}"
-    names = [*KNOWN, *COARSE, *TOPIC_SYNONYMS, *ENGINE, "millstream.durability"]
+    names = [*KNOWN, *COARSE, *TOPIC_SYNONYMS, *ENGINE]
     near = difflib.get_close_matches(name, names, 1, 0.5)
     return f"unknown setting {name}" + (f"; did you mean {near[0]}?" if near else "; names are Apache Kafka's")

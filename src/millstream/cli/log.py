@@ -16,29 +16,32 @@ if TYPE_CHECKING:
 Words = Annotated[list[str], typer.Argument(metavar="verify FOLDER", help="look at every byte of the log in a folder")]
 
 
+Archives = Annotated[bool, typer.Option("--archives/--no-archives", help="look at what is in archives, too")]
+
+
 @command(example="millstream log verify .millstream/log", shows=())
-def log(at: Common, words: Words) -> None:
-    """Say what is damaged in the files of a log, which may be in use. Ends with 1 when something is."""
+def log(at: Common, words: Words, archives: Archives = True) -> None:
+    """Say what is damaged in the files of a log, which may be in use, and in its archives. Ends with 1 when something is."""
     match words:
         case ["verify", folder]:
-            _verify(at, Path(folder))
+            _verify(at, Path(folder), archives)
         case other:
             raise MillstreamError(f"expected `verify FOLDER`, got {' '.join(other)!r}.")
 
 
-def _verify(at: Common, folder: Path) -> None:
+def _verify(at: Common, folder: Path, archives: bool) -> None:
     from millstream.log import verify
 
     if not (folder / "topics").is_dir():
         raise MillstreamError(f"{folder} is no folder of a log: expected topics/ in it. The broker's --data is one.")
     segments = size = 0
 
-    def progress(_: Path, more: int) -> None:
+    def progress(_: Path | str, more: int) -> None:
         nonlocal segments, size
         segments += 1
         size += more
 
-    found = verify(folder, progress)
+    found = verify(folder, progress, archived=archives)
     if at.json:
         at.out.document({"segments": segments, "bytes": size, "damage": [_facts(each) for each in found]})
     else:

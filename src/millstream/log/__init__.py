@@ -21,12 +21,12 @@ from millstream.log.errors import (
     CorruptMessage,
     InvalidConfig,
     LogError,
-    NotHere,
     OffsetOutOfRange,
     StorageError,
     TopicExists,
     UnknownTopic,
 )
+from millstream.log.fetched import NotHere
 from millstream.log.log import Log
 from millstream.log.partition import Appended, Partition
 from millstream.log.reading import Read, Slice

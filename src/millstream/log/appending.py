@@ -21,8 +21,8 @@ from millstream.log.errors import (
 from millstream.log.files import File, replace, write_all
 from millstream.log.index import Index
 from millstream.log.producers import Producer, Sent
-from millstream.log.scan import Head
-from millstream.log.segment import MAX_SIZE, Segment, file_name
+from millstream.log.scan import MAX_SIZE, Head
+from millstream.log.segment import Segment, file_name
 from millstream.log.state import State
 from millstream.log.validation import examine, split
 from millstream.protocol.records import (

@@ -10,7 +10,10 @@ In the partition's folder the `.index` of an archived segment stays, and `archiv
 says what is in the archive (also while the local copy is still there):
 
     {"version": 1, "segments": [{"base": offset, "url": folder, "size": bytes of the .log, "end": end offset,
-      "first": first timestamp, "newest": largest timestamp, "newest_offset": its offset, "gaps": bool, "aborted": number}]}
+      "first": first timestamp, "newest": largest timestamp, "newest_offset": its offset, "gaps": bool, "aborted": number}],
+      "crc": crc32c of the list's bytes (absent in notes of the first days)}
+
+A damaged note is made again from the `.index` files that stayed here.
 
 A crash at any moment leaves a segment here, there, or in both: it is copied, noted, and only then removed here; on its
 way out readers lose sight of it first, then it is removed there, then from the note. A copy that was not noted is made
@@ -20,32 +23,31 @@ again under the same name.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
+from crc32c import crc32c
 
 from millstream.log import failpoints
 from millstream.log import index as indexes
-from millstream.log.errors import ArchiveError, InvalidConfig, NotHere
+from millstream.log.errors import ArchiveError, InvalidConfig
 from millstream.log.files import File, replace, sync_folder, write_all
 from millstream.log.index import Facts, Index
-
-if TYPE_CHECKING:
-    from millstream.log.segment import Segment
+from millstream.log.scan import Source
 
 NAME: Final = "archive.json"
-CHUNK: Final = 1024 * 1024
-"""Bytes that are fetched at once."""
-MAX_CACHED: Final = 64
-"""Fetched segments kept open, beside the bound of their bytes: each holds a file descriptor."""
+CHUNK: Final = 8 * 1024 * 1024
+"""Bytes that are asked for at once, and in memory: every request to a store has its delay."""
+WRITE: Final = 1024 * 1024
+"""Bytes that are handed to the store at once."""
 RETRY_MS: Final = 10_000
 """After the archive refused something, so long until it is tried again."""
 
@@ -71,18 +73,18 @@ class Entry(msgspec.Struct, frozen=True):
         return Facts(self.size, self.end, self.first, self.newest, self.newest_offset, self.gaps, self.aborted)
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of archive.json."""
 
     segments: list[Entry] = []
     version: int = 1
+    crc: int | None = None
 
 
-def entry(segment: Segment, url: str) -> Entry:
-    """What is to be noted of a segment in the archive folder `url`."""
-    facts = segment.facts
+def entry(base: int, facts: Facts, url: str) -> Entry:
+    """What is to be noted of the segment of offset `base` in the archive folder `url`."""
     return Entry(
-        segment.base,
+        base,
         url,
         facts.size,
         facts.end_offset,
@@ -102,12 +104,29 @@ def read(folder: Path) -> Manifest | None:
         return Manifest()
     except (OSError, msgspec.DecodeError):
         return None
-    return found if found.version == 1 else None
+    whole = found.crc is None or found.crc == _checksum(found.segments)
+    return found if found.version == 1 and whole else None
+
+
+def _checksum(segments: list[Entry]) -> int:
+    found: int = crc32c(msgspec.json.encode(segments))
+    return found
 
 
 def write(folder: Path, segments: list[Entry]) -> None:
     """Replace the note; it survives a power cut."""
-    replace(folder / NAME, msgspec.json.encode(Manifest(segments)), point=failpoints.ARCHIVE_NOTE_WRITTEN)
+    note = Manifest(segments, crc=_checksum(segments))
+    replace(folder / NAME, msgspec.json.encode(note), point=failpoints.ARCHIVE_NOTE_WRITTEN)
+
+
+def from_indexes(folder: Path, bases: Iterable[int], url: str) -> list[Entry]:
+    """What can be noted again of segments of which only the index is here, when the note is lost."""
+    found = []
+    for base in sorted(bases):
+        loaded = indexes.load((folder / f"{base:020d}.index").read_bytes())
+        if loaded is not None:
+            found.append(entry(base, loaded[1], url))
+    return found
 
 
 def wrong_url(value: str) -> str | None:
@@ -135,10 +154,19 @@ def check_available(url: str, allow: Sequence[str]) -> None:
         raise InvalidConfig(
             f"millstream.archive={url} is not below what millstream.archive.allow says: {', '.join(allow)}"
         )
+    scheme = url.partition(":")[0]
     try:
-        _filesystem(url)
-    except ArchiveError as error:
-        raise InvalidConfig(str(error)) from None
+        from fsspec.registry import known_implementations, registry  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        raise InvalidConfig(_NEEDS) from None
+    if scheme in registry:
+        return
+    known = known_implementations.get(scheme)
+    if known is None:
+        raise InvalidConfig(f"millstream.archive={url}: fsspec knows no {scheme}://")
+    # The package is looked for, not loaded, and nothing is connected to: this runs where nothing may block.
+    if importlib.util.find_spec(known["class"].partition(".")[0]) is None:
+        raise InvalidConfig(f"millstream.archive={url}: {known.get('err', 'its package is not installed')}")
 
 
 @lru_cache(maxsize=64)
@@ -159,36 +187,43 @@ def place(url: str, topic: str, topic_id: object, partition: int) -> str:
     return f"{url.rstrip('/')}/{topic}-{topic_id}/{partition}"
 
 
-def _object(segment: Segment | Entry, suffix: str) -> str:
-    return f"{segment.base:020d}.{suffix}"
+def root(url: str) -> str:
+    """The archive in which a partition's folder `url` is."""
+    return url.rsplit("/", 2)[0]
 
 
-def store(segment: Segment, file: File, index: Index, url: str) -> None:
-    """Copy a closed segment and its index into the archive folder `url`. ArchiveError."""
-    fs, path = _filesystem(url)
+def _object(found: Entry, suffix: str) -> str:
+    return f"{found.base:020d}.{suffix}"
+
+
+def store(found: Entry, file: File, index: Index, going_on: Callable[[], bool] = lambda: True) -> None:
+    """Copy a closed segment and its index to where `found` says. ArchiveError, also when `going_on` says no."""
+    fs, path = _filesystem(found.url)
     try:
         fs.makedirs(path, exist_ok=True)
-        with fs.open(f"{path}/{_object(segment, 'log')}", "wb") as target:
+        with fs.open(f"{path}/{_object(found, 'log')}", "wb") as target:
             position = 0
-            while position < segment.size:
-                data = os.pread(file.fd, min(CHUNK, segment.size - position), position)
+            while position < found.size:
+                if not going_on():
+                    raise ArchiveError(f"{object_url(found)} is not finished: the log is being closed")
+                data = os.pread(file.fd, min(WRITE, found.size - position), position)
                 if not data:
-                    raise ArchiveError(f"{segment.name} ends at byte {position} of {segment.size}")
+                    raise ArchiveError(f"{object_url(found)}: the segment ends at byte {position} of {found.size}")
                 target.write(data)
                 position += len(data)
         failpoints.reach(failpoints.ARCHIVE_COPIED_LOG)
-        with fs.open(f"{path}/{_object(segment, 'index')}", "wb") as target:
-            target.write(indexes.dump(index, segment.facts))
-        if urlsplit(url).scheme in ("file", "local"):
-            _sync_local(Path(path), [_object(segment, suffix) for suffix in ("log", "index")])
+        with fs.open(f"{path}/{_object(found, 'index')}", "wb") as target:
+            target.write(indexes.dump(index, found.facts))
+        if urlsplit(found.url).scheme in ("file", "local"):
+            _sync_local(Path(path), [_object(found, suffix) for suffix in ("log", "index")])
         fs.invalidate_cache()
-        found = fs.size(f"{path}/{_object(segment, 'log')}")
+        size = fs.size(f"{path}/{_object(found, 'log')}")
     except ArchiveError:
         raise
     except Exception as error:
-        raise ArchiveError(f"{segment.name} cannot be archived in {url}: {error or type(error).__name__}") from error
-    if found != segment.size:
-        raise ArchiveError(f"{url} holds {found} of the {segment.size} bytes of {segment.name}")
+        raise ArchiveError(f"{object_url(found)} cannot be written: {error or type(error).__name__}") from error
+    if size != found.size:
+        raise ArchiveError(f"{object_url(found)} holds {size} of {found.size} bytes")
     failpoints.reach(failpoints.ARCHIVE_COPIED)
 
 
@@ -221,25 +256,28 @@ def remove(found: Entry) -> None:
             ) from error
 
 
-def fetch(found: Entry, folder: Path) -> File:
-    """The bytes of an archived segment in a nameless file in `folder`, which is gone when nobody holds it. ArchiveError."""
-    fs, path = _filesystem(found.url)
+def fetch(found: Entry, folder: Path, start: int, stop: int) -> File:
+    """Bytes `start` to `stop` of an archived segment, at their positions in a nameless file in `folder`. ArchiveError.
+
+    The file has nothing before `start`, and is gone when nobody holds it.
+    """
+    read = source(found)
     temporary = folder / f"{found.base}.{threading.get_ident()}.tmp"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         file = File(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         os.unlink(temporary)
-        position = 0
-        with fs.open(f"{path}/{_object(found, 'log')}", "rb") as source:
-            while data := source.read(CHUNK):
-                write_all(file.fd, data, position)
-                position += len(data)
-    except Exception as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise ArchiveError(f"a segment cannot be fetched from {found.url}: {error or type(error).__name__}") from error
-    if position != found.size:
-        raise ArchiveError(f"{found.url}/{_object(found, 'log')} holds {position} of {found.size} bytes")
+        buffer = memoryview(bytearray(min(CHUNK, stop - start)))
+        position = start
+        while position < stop:
+            room = buffer[: stop - position]
+            count = read(room, position)
+            if count != len(room):
+                raise ArchiveError(f"{object_url(found)} holds {position + count} of {found.size} bytes")
+            write_all(file.fd, room, position)
+            position += count
+    except OSError as error:
+        raise ArchiveError(f"{object_url(found)} cannot be kept in {folder}: {error.strerror}") from error
     return file
 
 
@@ -250,46 +288,40 @@ def fetch_index(found: Entry) -> Index | None:
         loaded = indexes.load(fs.cat_file(f"{path}/{_object(found, 'index')}"))
     except Exception:
         return None
-    return loaded[0] if loaded is not None and loaded[1].size == found.size else None
+    return loaded[0] if loaded is not None and loaded[1] == found.facts else None
 
 
-class Cache:
-    """Fetched segments, the least recently used forgotten first when there are too many bytes or files.
+def object_url(found: Entry) -> str:
+    """Where the bytes of an archived segment are, for messages."""
+    return f"{found.url}/{_object(found, 'log')}"
 
-    A segment larger than the bound is kept alone. Safe to use from several threads.
-    """
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
-        self.folder = folder
-        self.max_bytes = max_bytes
-        self.bytes = 0
-        self._found: OrderedDict[Segment, tuple[File, Index]] = OrderedDict()
-        self._lock = threading.Lock()
+def object_size(found: Entry) -> int | None:
+    """Bytes of an archived segment's object; None when there is none. ArchiveError."""
+    fs, path = _filesystem(found.url)
+    try:
+        size: int = fs.info(f"{path}/{_object(found, 'log')}")["size"]
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        raise ArchiveError(f"{object_url(found)} cannot be looked at: {error or type(error).__name__}") from error
+    return size
 
-    def __len__(self) -> int:
-        return len(self._found)
 
-    def get(self, segment: Segment) -> tuple[File, Index]:
-        """File and index of an archived segment; NotHere when it has to be fetched first."""
-        with self._lock:
-            found = self._found.get(segment)
-            if found is None:
-                raise NotHere(f"{segment.name} is in the archive and has to be fetched first", segment)
-            self._found.move_to_end(segment)
-            return found
+def source(found: Entry) -> Source:
+    """Reads an archived segment where it is, a buffer at a time. The source raises ArchiveError."""
+    fs, path = _filesystem(found.url)
+    name = f"{path}/{_object(found, 'log')}"
 
-    def put(self, segment: Segment, file: File, index: Index) -> None:
-        """Keep a fetched segment."""
-        with self._lock:
-            if segment in self._found:
-                return
-            self._found[segment] = file, index
-            self.bytes += segment.size
-            while len(self._found) > 1 and (self.bytes > self.max_bytes or len(self._found) > MAX_CACHED):
-                self.bytes -= self._found.popitem(last=False)[0].size
+    def read(buffer: memoryview, position: int) -> int:
+        stop = min(position + len(buffer), found.size)
+        try:
+            data = fs.cat_file(name, start=position, end=stop)
+        except Exception as error:
+            raise ArchiveError(f"{object_url(found)} cannot be read: {error or type(error).__name__}") from error
+        if len(data) > stop - position:
+            raise ArchiveError(f"{object_url(found)}: {len(data)} bytes came where {stop - position} were asked for")
+        buffer[: len(data)] = data
+        return len(data)
 
-    def drop(self, segment: Segment) -> None:
-        """Forget a segment."""
-        with self._lock:
-            if self._found.pop(segment, None) is not None:
-                self.bytes -= segment.size
+    return read

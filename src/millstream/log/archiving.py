@@ -1,15 +1,17 @@
 """A partition and its archive: copying, freeing local copies, fetching back, removing. Blocks; see archive.py.
 
-Copying and removing run on a thread of their own (`archive`), so that a slow store holds no other upkeep up; only that
-thread writes `archive.json`. Freeing local copies is a part of maintenance. `fetch` may run on any thread.
+Copying and removing run on threads of their own (`archive`), so that a slow store holds no other upkeep up; only who holds
+`_archiving` writes `archive.json`. Freeing local copies is a part of maintenance. `fetch` may run on any thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 
-from millstream.log import archive, compaction, failpoints, retention
+from millstream.log import archive, failpoints, recovery, retention
+from millstream.log.archive import Entry
 from millstream.log.errors import ArchiveError
+from millstream.log.fetched import NotHere
 from millstream.log.segment import Segment, file_name
 from millstream.log.state import State
 
@@ -23,9 +25,9 @@ class Archiving(State):
         return max(self._start, next(s.base for s in self._table[1] if s.local))
 
     @property
-    def archived(self) -> bool:
-        """Whether something is in the archive, or has to leave it."""
-        return bool(self._remote or self._doomed)
+    def archive_root(self) -> str:
+        """The archive that `archive` would use; empty when there is nothing to do, and will not be."""
+        return archive.root(self._doomed[0].url) if self._doomed else self.topic.config.archive.rstrip("/")
 
     @property
     def archived_offset(self) -> int:
@@ -41,11 +43,16 @@ class Archiving(State):
         """One step of what the archive is due: remove or copy a segment. Whether there was any. ArchiveError."""
         if self._closed or self.failed is not None or now < self._archive_after:
             return False
+        # Another thread may still be at it when the topic's archive is another one since.
+        if not self._archiving.acquire(blocking=False):
+            return False
         try:
             return self._remove_one() or self._copy_one()
         except ArchiveError:
             self._archive_after = now + archive.RETRY_MS
             raise
+        finally:
+            self._archiving.release()
 
     def _note(self) -> None:
         try:
@@ -72,8 +79,11 @@ class Archiving(State):
             return False
         url = archive.place(config.archive, self.topic.name, self.topic.id, self.index)
         file, index = self._opened.get(segment)
-        archive.store(segment, file, index, url)
-        self._remote[segment.base] = found = archive.entry(segment, url)
+        found = archive.entry(segment.base, segment.facts, url)
+        archive.store(found, file, index, lambda: not self.stopping)
+        if self._closed:
+            return False  # Somebody else may have the folder by now; the copy is made again.
+        self._remote[segment.base] = found
         self._note()
         failpoints.reach(failpoints.ARCHIVE_NOTED)
         with self._lock:
@@ -118,21 +128,32 @@ class Archiving(State):
             if segment.remote is not None:
                 self._doomed.append(segment.remote)
 
-    def fetch(self, segment: Segment) -> None:
-        """Bring an archived segment here, so that reads of it succeed. Blocks. ArchiveError."""
-        found = segment.remote
+    def fetch(self, missing: NotHere) -> None:
+        """Bring here what a read has missed, so that it succeeds. Blocks. ArchiveError."""
+        extent = missing.extent
+        segment, found = extent.segment, extent.segment.remote
         if segment.local or found is None:
             return
-        with contextlib.suppress(LookupError):
-            self._opened.cache.get(segment)
+        self._fetch_index(segment, found)
+        cache = self._opened.cache
+        if not extent.stop or extent in cache:
             return
-        file = archive.fetch(found, self._opened.cache.folder)
-        index = segment.load_index() or archive.fetch_index(found)
+        cache.put(extent, archive.fetch(found, cache.folder, extent.start, extent.stop))
+        if all(s is not segment for s in self._table[1]):
+            cache.drop(segment)  # Retention took it while it was fetched.
+
+    def _fetch_index(self, segment: Segment, found: Entry) -> None:
+        with contextlib.suppress(NotHere):
+            self._opened.index(segment)
+            return
+        index = archive.fetch_index(found)
         if index is None:
             if found.aborted:
                 raise ArchiveError(
                     f"{segment.index_path} is lost here and in {found.url}: it says which transactions were aborted, "
                     f"without it offsets {found.base} to {found.end - 1} cannot be read"
                 )
-            index = compaction.index_of(segment, file)
-        self._opened.cache.put(segment, file, index)
+            index = recovery.index_of(archive.source(found), segment)
+        self._opened.keep_index(segment, index)
+        with contextlib.suppress(OSError):  # It serves from memory while the disk is full.
+            segment.save_index(index)

@@ -30,8 +30,8 @@ from millstream.log.errors import CorruptMessage, StorageError
 from millstream.log.files import File, write_all
 from millstream.log.index import Aborted, Index
 from millstream.log.producers import Producer
-from millstream.log.scan import Head, heads, whole
-from millstream.log.segment import MAX_SIZE, Segment
+from millstream.log.scan import MAX_SIZE, Head, whole
+from millstream.log.segment import Segment
 from millstream.protocol.records import (
     CODEC_MASK,
     CONTROL,
@@ -355,6 +355,7 @@ def _clean(partition: Upkeep, group: list[Segment], cleaner: Cleaner, config: To
                     config.index_interval_bytes,
                     said[8] if said[5] & (LOG_APPEND_TIME | DELETE_HORIZON) else said[7],
                 )
+                new.index.sum_up(said[0])
                 waiting += kept
                 if len(waiting) >= WRITE_BUFFER:
                     write_all(out.fd, waiting, begin)
@@ -382,17 +383,3 @@ def _clean(partition: Upkeep, group: list[Segment], cleaner: Cleaner, config: To
     new.save_index(new.index)
     partition.swap(group, new)
     partition.opened.release(new)
-
-
-def index_of(segment: Segment, file: File) -> Index:
-    """The index of a closed segment from its batches' headers, without aborted transactions."""
-    index = Index()
-    newest = -1
-    try:
-        for position, head in heads(file.fd, 0, segment.size, segment.name):
-            if not index.offsets or position >= (index.offsets[-1] & 0xFFFF_FFFF) + 4096:
-                index.add(head[0] - segment.base, position, newest)
-            newest = max(newest, head[8])
-    except CorruptMessage:
-        pass
-    return index

@@ -5,10 +5,7 @@ Codes: https://kafka.apache.org/protocol#protocol_error_codes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from millstream.log.segment import Segment
+from typing import ClassVar
 
 
 class LogError(Exception):
@@ -116,16 +113,6 @@ class StorageError(LogError):
 
 class ArchiveError(StorageError):
     """The archive refused something, or is not reachable. It is tried again."""
-
-
-class NotHere(LogError, LookupError):
-    """What is to be read is in the archive: `Partition.fetch(error.segment)` on a worker thread brings it here."""
-
-    code = 56
-
-    def __init__(self, message: str, segment: Segment) -> None:
-        super().__init__(message)
-        self.segment = segment
 
 
 class UnsupportedCompression(LogError):

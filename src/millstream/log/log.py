@@ -7,7 +7,7 @@ On disk, format version 1:
     clean                             there after a clean shutdown, removed at the next start
     topics/<name>/topic.json          see topic.py
     topics/<name>/<partition>/        see below
-    fetched/                          nameless files of segments that were fetched from an archive
+    fetched/                          nameless files of what was fetched from an archive; what a crash leaves is removed
     building/, deleted/               topics on their way in and out; what a crash leaves there is removed
 
 A partition's folder holds, for each segment, named by the offset of its first record in twenty digits:
@@ -38,9 +38,10 @@ from typing import Final
 import msgspec
 
 from millstream.log import archive, failpoints
-from millstream.log.archive import Cache
+from millstream.log.archive import Entry
 from millstream.log.config import Defaults, TopicConfig
 from millstream.log.errors import (
+    InvalidConfig,
     InvalidPartitions,
     LogError,
     LogLocked,
@@ -49,9 +50,10 @@ from millstream.log.errors import (
     UnknownFormat,
     UnknownTopic,
 )
+from millstream.log.fetched import Cache
 from millstream.log.files import remove_leftovers, replace, sync_folder
+from millstream.log.opened import OpenSegments
 from millstream.log.partition import Partition
-from millstream.log.segment import OpenSegments
 from millstream.log.topic import (
     Description,
     Topic,
@@ -95,10 +97,12 @@ class Log:
         self.recovered: list[str] = []
         self._clock = clock
         self._by_id: dict[uuid.UUID, Topic] = {}
+        self._has_commit: bool | None = None  # None: to be looked up
         self._opened = OpenSegments(Cache(self.folder / "fetched", self.defaults.archive_cache_bytes))
         self._unflushed: Callable[[Partition], None] | None = None
         self._turn = 0
-        self._archive_after = 0
+        self._archive_after: dict[str, int] = {}
+        self._archive_turns: dict[str | None, int] = {}
         self._lock_fd = -1
         self._closed = False
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -136,6 +140,8 @@ class Log:
         self._identity = self._identify()
         self._next_producer_id = self._identity.producer_ids
         self.recovered += remove_leftovers(self.folder)
+        fetched = self.folder / "fetched"
+        self.recovered += remove_leftovers(fetched) if fetched.exists() else []
         for name in ("topics", "building", "deleted"):
             (self.folder / name).mkdir(mode=0o700, exist_ok=True)
         for leftover in (self.folder / "building").iterdir():
@@ -174,6 +180,7 @@ class Log:
     def _add(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
         self._by_id[topic.id] = topic
+        self._has_commit = None
         if self._unflushed is not None:
             topic.unflushed = self._unflushed
 
@@ -239,6 +246,7 @@ class Log:
         topic = self._known(name)
         del self.topics[name]
         del self._by_id[topic.id]
+        self._has_commit = None
         for partition in topic.partitions:
             partition.abandon()
         try:
@@ -282,10 +290,35 @@ class Log:
             archive.check_available(config.archive, self.defaults.archive_allow)
         description = msgspec.structs.replace(topic.description, config=config.overrides)
         write_description(topic.folder, description)
-        if topic.config.durability != "commit":
-            for partition in topic.partitions:
-                partition.show()
-        topic.description, topic.config = description, config
+        topic.description = description
+        topic.set_config(config)
+        self._has_commit = None
+
+    def set_defaults(self, given: Mapping[str, str], *, only_check: bool = False) -> None:
+        """Change what topics have where they say nothing themselves, in effect when it returns.
+
+        InvalidConfig when a value is not allowed, or does not go with a topic's own settings; nothing has changed then.
+        """
+        defaults = Defaults(given)
+        configs = {}
+        for topic in self.topics.values():
+            try:
+                configs[topic] = TopicConfig(topic.config.overrides, defaults.topics)
+            except InvalidConfig as error:
+                raise InvalidConfig(f"topic {topic.name}: {error}") from None
+        if only_check:
+            return
+        self.defaults = defaults
+        for topic, config in configs.items():
+            topic.set_config(config)
+        self._has_commit = None
+
+    @property
+    def has_commit(self) -> bool:
+        """Whether any topic has durability `commit`."""
+        if self._has_commit is None:
+            self._has_commit = any(topic.config.durability == "commit" for topic in self.topics.values())
+        return self._has_commit
 
     def _known(self, name: str) -> Topic:
         topic = self.topics.get(name)
@@ -332,31 +365,48 @@ class Log:
             return True
         return False
 
-    def archive(self, now_ms: int) -> bool:
-        """One bounded step of what archives are due: a segment copied, or removed. As `maintain`, on another thread."""
+    def archives(self) -> set[str]:
+        """The archives in which there may be something to do. "" stands for what needs none to be finished."""
+        return {p.archive_root for p in self.partitions if p.archive_root} | {root for _, root, _ in self._leaving()}
+
+    def archive(self, now_ms: int, only: str | None = None) -> bool:
+        """One bounded step of what archives (or the one of `archives` that is named) are due: a segment copied or removed.
+
+        As `maintain`, on other threads; with a thread for each archive a slow one does not hold up the others.
+        """
         if self._closed:
             return False
-        for partition in self.partitions:
-            if partition.topic.config.archive or partition.archived:
-                try:
-                    if partition.archive(now_ms):
-                        return True
-                except (LogError, OSError) as error:
-                    if not partition.stopping:
-                        _log.error("%s; it is tried again", error)
-        if now_ms < self._archive_after:
-            return False
-        for note in (self.folder / "deleted").glob(f"*/*/{archive.NAME}"):
+        partitions = [p for p in self.partitions if p.archive_root and only in (None, p.archive_root)]
+        for _ in range(len(partitions)):
+            # In turn: a partition that always has something would leave the others none.
+            turn = self._archive_turns[only] = (self._archive_turns.get(only, 0) + 1) % len(partitions)
             try:
-                for entry in (archive.read(note.parent) or archive.Manifest()).segments:
+                if partitions[turn].archive(now_ms):
+                    return True
+            except (LogError, OSError) as error:
+                if not partitions[turn].stopping:
+                    _log.error("%s; it is tried again", error)
+        for note, root, entries in self._leaving():
+            if only not in (None, root) or now_ms < self._archive_after.get(root, 0):
+                continue
+            try:
+                for entry in entries:
                     archive.remove(entry)
                 note.unlink()
             except (LogError, OSError) as error:
-                self._archive_after = now_ms + archive.RETRY_MS
+                self._archive_after[root] = now_ms + archive.RETRY_MS
                 _log.error("%s; it is tried again", error)
-                return False
+                continue
             return True
         return False
+
+    def _leaving(self) -> list[tuple[Path, str, list[Entry]]]:
+        """The notes of deleted topics whose segments are to leave an archive; the archive, the segments."""
+        found = []
+        for note in (self.folder / "deleted").glob(f"*/*/{archive.NAME}"):
+            entries = (archive.read(note.parent) or archive.Manifest()).segments
+            found.append((note, archive.root(entries[0].url) if entries else "", entries))
+        return found
 
     def close(self) -> None:
         """Sync everything, note the clean shutdown and let go of the folder. May be repeated."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final
 
 from millstream.log import reading
 from millstream.log.errors import (
+    CorruptMessage,
     LogError,
     OffsetOutOfRange,
     StorageError,
     UnknownTopic,
 )
+from millstream.log.fetched import extent_at
+from millstream.log.files import File
+from millstream.log.index import Index
 from millstream.log.reading import Read, Slice
 from millstream.log.segment import Segment
 from millstream.log.state import State
@@ -31,7 +36,7 @@ class Reader(State):
         With `committed` only what is before the last stable offset, and the aborted transactions to skip in it.
         Nothing at or behind the high watermark is read; `end_offset` of the answer is the high watermark.
         OffsetOutOfRange before the start or behind the end; CorruptMessage when the batch is damaged on disk; NotHere
-        when it is in the archive: fetch it, then read again.
+        when it is in the archive: `fetch` it, then read again.
         """
         if self._closed:
             raise UnknownTopic(f"{self.name} is closed or has been deleted")
@@ -68,6 +73,9 @@ class Reader(State):
                 if piece is None:
                     if slices:
                         break
+                    if not segment.gaps:
+                        # Whoever goes on to the next segment leaves records out without a word.
+                        raise CorruptMessage(f"{segment.name}: offset {following} is not where it should be")
                 else:
                     room -= piece.stop - piece.position
                     following = piece.next_offset
@@ -80,6 +88,8 @@ class Reader(State):
         return Read(slices, start, end, stable, aborted, following)
 
     def _piece(self, segment: Segment, offset: int, limit: int, room: int, slices: list[Slice]) -> reading.Piece | None:
+        if not segment.local:
+            return self._archived_piece(segment, offset, limit, room, slices)
         file, index = self._opened.get(segment)
         known = self._cursors.get(offset)
         one = not slices
@@ -91,7 +101,7 @@ class Reader(State):
             if position >= segment.trusted_from:
                 piece = reading.trusted(segment, file, index, position, offset, limit, room, one=one)
             elif position < segment.size:
-                piece = reading.verified(segment, file, position, offset, limit, room, one=one)
+                piece = reading.verified(segment, file, index, position, offset, limit, room, one=one)
             else:
                 piece = None
         except OSError as error:
@@ -100,6 +110,37 @@ class Reader(State):
             slices.append(Slice(file, piece.position, piece.stop - piece.position))
             self._remember(piece.next_offset, segment, piece.stop)
         return piece
+
+    def _archived_piece(
+        self, segment: Segment, offset: int, limit: int, room: int, slices: list[Slice]
+    ) -> reading.Piece | None:
+        # Up to the end of what is fetched at once: the next read goes on behind it.
+        index = self._opened.index(segment)
+        noted, position = index.at_offset(offset - segment.base)
+        while position < segment.size:
+            extent = extent_at(segment, index, position)
+            file = self._opened.cache.get(extent)
+            if segment.gaps:
+                reading.check_offsets(segment, file, index, position)
+            position = reading.locate_from(segment, file, position, segment.base + noted, extent.stop, offset)
+            if position < extent.stop:
+                piece = reading.verified(
+                    segment, file, index, position, offset, limit, room, one=not slices, stop=extent.stop
+                )
+                if piece is not None:
+                    slices.append(Slice(file, piece.position, piece.stop - piece.position))
+                return piece
+        return None
+
+    def _windows(self, segment: Segment, index: Index, position: int) -> Iterator[tuple[File, int, int]]:
+        # The segment from `position` on, one file after the other; NotHere at the first that has to be fetched.
+        if segment.local:
+            yield self._opened.get(segment)[0], position, segment.size
+            return
+        while position < segment.size:
+            extent = extent_at(segment, index, position)
+            yield self._opened.cache.get(extent), position, extent.stop
+            position = extent.stop
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
         # Of the active segment only: a cursor must not hold a file that retention or compaction wants to be gone.
@@ -143,8 +184,13 @@ class Reader(State):
         start = self._start
         for segment in self._table[1]:
             if segment.max_timestamp >= timestamp and segment.end_offset > start:
-                file, index = self._opened.get(segment)
-                found = reading.at_time(segment, file, index, timestamp, start)
+                index = self._opened.index(segment)
+                relative, position = index.at_time(timestamp)
+                windows = self._windows(segment, index, position)
+                try:
+                    found = reading.at_time(segment, index, windows, segment.base + relative, timestamp, start)
+                except OSError as error:
+                    raise StorageError(f"{segment.name} cannot be read: {error.strerror}") from error
                 if found is not None:
                     return found
         return None

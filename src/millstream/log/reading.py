@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
 from typing import Final, NamedTuple
+
+from crc32c import crc32c
 
 from millstream.log.errors import CorruptMessage
 from millstream.log.files import File
@@ -13,6 +17,7 @@ from millstream.protocol.records import OVERHEAD, RecordsError, records
 
 VERIFIED: Final = 4000
 """Batches of one read whose checksums are compared: bounds the time that a read of many tiny batches takes."""
+_OFFSET: Final = struct.Struct(">q")
 
 
 class Slice:
@@ -73,10 +78,51 @@ def locate(segment: Segment, file: File, index: Index, offset: int) -> int:
     noted, position = index.at_offset(near)
     if noted == near and position:
         return position
-    for at, head in heads(file.fd, position, segment.size, segment.name):
-        if head[0] + head[6] >= offset:
-            return at
-    return segment.size
+    if segment.gaps:
+        check_offsets(segment, file, index, position)
+    return locate_from(segment, file, position, segment.base + noted, segment.size, offset)
+
+
+def check_offsets(segment: Segment, file: File, index: Index, position: int) -> int:
+    """Compare the offsets of the batches around `position` with their sum; where they end. CorruptMessage.
+
+    Only where records are missing between others: elsewhere each offset follows from the one before.
+    """
+    summed = index.summed(position)
+    if summed is None:
+        return segment.size
+    begin, end, expected = summed
+    end = end or segment.size
+    found = 0
+    for _, head in heads(file.fd, begin, end, segment.name):
+        found = crc32c(_OFFSET.pack(head[0]), found)
+    if found != expected:
+        raise CorruptMessage(f"{segment.name}: between bytes {begin} and {end} a batch has a wrong offset", begin)
+    return end
+
+
+def locate_from(segment: Segment, file: File, position: int, expected: int, stop: int, offset: int) -> int:
+    """As `locate`, from the batch at `position`, of offset `expected`, to `stop`, which stands for "none is left".
+
+    CorruptMessage when the batch that should hold `offset` says that it holds others: offsets are not under a batch's
+    checksum, but follow each other.
+    """
+    damaged = -1
+    for at, head in heads(file.fd, position, stop, segment.name):
+        base, last = head[0], head[0] + head[6]
+        if base == expected or (base > expected and (segment.gaps or damaged >= 0)):
+            if last >= offset:
+                if damaged >= 0 and base > offset:
+                    break
+                return at
+            expected, damaged = last + 1, -1
+        elif damaged < 0:
+            damaged = at
+    if damaged >= 0:
+        raise CorruptMessage(
+            f"{segment.name}: the batch at byte {damaged} does not begin with offset {expected} as it should", damaged
+        )
+    return stop
 
 
 def trusted(
@@ -103,21 +149,33 @@ def trusted(
 
 
 def verified(
-    segment: Segment, file: File, position: int, offset: int, limit: int, room: int, *, one: bool
+    segment: Segment,
+    file: File,
+    index: Index,
+    position: int,
+    offset: int,
+    limit: int,
+    room: int,
+    *,
+    one: bool,
+    stop: int | None = None,
 ) -> Piece | None:
     """As `trusted`, for bytes that come from disk: every checksum and the order of offsets are compared.
 
-    CorruptMessage when the first batch is damaged; a later damaged batch ends the piece before it.
+    CorruptMessage when the first batch is damaged; a later damaged batch ends the piece before it. `file` may hold only
+    what comes before the batch at `stop`.
     """
     best: Piece | None = None
     expected = offset
     bound = segment.end_offset
+    checked = 0 if segment.gaps else segment.size
     try:
-        batches = whole(file.fd, position, segment.size, segment.name, min(256 * 1024, room + 65536))
+        stop = segment.size if stop is None else stop
+        batches = whole(file.fd, position, stop, segment.name, min(256 * 1024, room + 65536))
         for found, (at, head, _) in enumerate(batches, 1):
             base, last = head[0], head[0] + head[6]
-            if base >= limit:
-                break
+            if at >= checked:
+                checked = check_offsets(segment, file, index, at)
             fits = base <= expected <= last if best is None else base == expected
             if segment.gaps:
                 fits = last >= expected and (best is None or base >= expected)
@@ -126,6 +184,8 @@ def verified(
                     f"{segment.name}: the batch at byte {at} says offsets {base} to {last} where {expected} is expected",
                     at,
                 )
+            if base >= limit:
+                break
             after = at + head[1] + OVERHEAD
             if after - position > room and not (best is None and one):
                 break
@@ -139,16 +199,32 @@ def verified(
     return best
 
 
-def at_time(segment: Segment, file: File, index: Index, timestamp: int, start: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the segment's first record at or after offset `start` that is not older than `timestamp`."""
-    position = index.at_time(timestamp)
-    for _, head, batch in whole(file.fd, position, segment.size, segment.name, 64 * 1024):
-        if head[8] < timestamp or head[0] + head[6] < start:
-            continue
-        try:
-            for record in records(batch):
-                if record.timestamp >= timestamp and record.offset >= start:
-                    return record.offset, record.timestamp
-        except RecordsError:
-            return max(head[0], start), head[8]
+def at_time(
+    segment: Segment, index: Index, windows: Iterable[tuple[File, int, int]], first: int, timestamp: int, start: int
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or after offset `start` that is not older than `timestamp`.
+
+    `windows` are neighbouring parts of the segment: file, position and end; the first batch there has offset `first`.
+    CorruptMessage when a batch on the way is damaged.
+    """
+    expected = first
+    checked = 0 if segment.gaps else segment.size
+    for file, position, stop in windows:
+        for at, head, batch in whole(file.fd, position, stop, segment.name, 64 * 1024):
+            if at >= checked:
+                checked = check_offsets(segment, file, index, at)
+            # Not under the checksum, as in `verified`.
+            if head[0] < expected or (head[0] > expected and not segment.gaps) or head[2] != 0:
+                raise CorruptMessage(
+                    f"{segment.name}: the batch at byte {at} says offset {head[0]} where {expected} is expected", at
+                )
+            expected = head[0] + head[6] + 1
+            if head[8] < timestamp or expected <= start:
+                continue
+            try:
+                for record in records(batch):
+                    if record.timestamp >= timestamp and record.offset >= start:
+                        return record.offset, record.timestamp
+            except RecordsError:
+                return max(head[0], start), head[8]
     return None

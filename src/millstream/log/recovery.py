@@ -17,7 +17,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,19 +33,15 @@ from millstream.log.errors import CorruptMessage
 from millstream.log.files import File, read_into, remove_leftovers
 from millstream.log.index import Index
 from millstream.log.producers import Producers, Sent
-from millstream.log.scan import SMALLEST, Head, heads
-from millstream.log.segment import MAX_SIZE, Segment, file_name
+from millstream.log.scan import Head, Source, heads, survey
+from millstream.log.segment import Segment, file_name
 from millstream.protocol.records import (
     CONTROL,
-    HEADER,
-    HEADER_SIZE,
-    MAGIC,
     MAX_SEQUENCE,
     OVERHEAD,
     TRANSACTIONAL,
     RecordsError,
     marker,
-    valid,
 )
 
 _SEGMENT: Final = re.compile(r"(\d{20})\.(log|index|snapshot)")
@@ -63,10 +60,11 @@ class Recovered:
         self.notes: list[str] = []
 
 
-def recover(folder: Path, *, clean: bool, now: int) -> Recovered:
+def recover(folder: Path, *, clean: bool, now: int, archived: str = "") -> Recovered:
     """Open a partition's folder; it is whole and ready to be appended to afterwards.
 
-    `clean` says that the last shutdown was; `now` is epoch ms. OSError when the disk fails.
+    `clean` says that the last shutdown was; `now` is epoch ms; `archived` is where the partition's archive is now.
+    OSError when the disk fails.
     """
     found = Recovered(folder)
     note = found.notes.append
@@ -83,16 +81,13 @@ def recover(folder: Path, *, clean: bool, now: int) -> Recovered:
             indexed.add(int(match[1]))
         else:
             found.snapshots.add(int(match[1]))
-    noted = archive.read(folder)
-    if noted is None:
-        note(f"{folder / archive.NAME}: damaged, put aside; what is only in the archive cannot be read")
-        os.rename(folder / archive.NAME, folder / f"{archive.NAME}.damaged")
-        noted = archive.Manifest()
+    noted = archive.read(folder) or _noted_again(folder, indexed - set(bases), archived, found)
     found.remote = {entry.base: entry for entry in noted.segments}
     first = bases[0] if bases else None
     away = [entry for entry in noted.segments if first is None or entry.base < first]
-    for base in indexed - set(bases) - set(found.remote):
-        os.unlink(folder / file_name(base, "index"))
+    if not os.path.exists(folder / f"{archive.NAME}.damaged"):  # They may be all that tells what is in the archive.
+        for base in indexed - set(bases) - set(found.remote):
+            os.unlink(folder / file_name(base, "index"))
 
     known = checkpoints.read(folder)
     if known is None:
@@ -134,6 +129,22 @@ def recover(folder: Path, *, clean: bool, now: int) -> Recovered:
     )
     _producers(found, start, end, now)
     return found
+
+
+def _noted_again(folder: Path, alone: set[int], url: str, found: Recovered) -> archive.Manifest:
+    """What the damaged note of the archive has said, as far as indexes without a segment tell."""
+    noted = archive.Manifest(archive.from_indexes(folder, alone, url) if url else [])
+    path = folder / archive.NAME
+    aside = path.with_name(f"{archive.NAME}.damaged")
+    if noted.segments:
+        aside.unlink(missing_ok=True)
+        os.link(path, aside)
+        archive.write(folder, noted.segments)
+        found.notes.append(f"{path}: damaged, made again for {len(noted.segments)} segments from their indexes")
+    else:
+        os.rename(path, aside)
+        found.notes.append(f"{path}: damaged, put aside; what is only in the archive cannot be read")
+    return noted
 
 
 def _closed(segment: Segment, next_base: int, known: Checkpoint, clean: bool, found: Recovered) -> None:
@@ -183,7 +194,9 @@ def _facts(segment: Segment, size: int, *, whole: bool) -> indexes.Facts | None:
     try:
         with open(segment.index_path, "rb") as file:
             file_size = os.fstat(file.fileno()).st_size
-            data = file.read(-1 if whole else indexes.HEADER_SIZE)
+            data = file.read(indexes.HEADER_SIZE)
+            if whole or data[:6] != indexes.MAGIC + indexes.VERSION.to_bytes(2):  # of which the header has its checksum
+                data += file.read()
     except OSError:
         return None
     facts = indexes.load_facts(data, file_size)
@@ -196,20 +209,24 @@ def _facts(segment: Segment, size: int, *, whole: bool) -> indexes.Facts | None:
 
 def _survey(segment: Segment, begin: int, size: int, next_base: int | None, found: Recovered) -> None:
     """Read the batches from `begin` on into facts and index; cut the torn end, leave other damage in place."""
-    assert segment.file is not None
+    assert segment.file is not None and segment.index is not None
     kept = begin
     damaged: list[int] = []
+    whole = next_base is not None
     tail = ""
-    for position, head, good in survey(segment.file.fd, begin, size, segment, next_base):
+    source = partial(read_into, segment.file.fd)
+    for position, head, good in survey(source, begin, size, segment.base, segment.end_offset, next_base):
         if not good:
             damaged.append(position)
             continue
         if head[0] != segment.end_offset:
             segment.gaps = True
         segment.note(head[0], head[0] + head[6], head[8], position, head[1] + OVERHEAD, 4096, _first_timestamp(head))
+        segment.index.sum_up(head[0])
         kept = position + head[1] + OVERHEAD
         for place in damaged:
             segment.gaps = True
+            whole = False
             found.notes.append(
                 f"{segment.name}: the batch at byte {place} is damaged, whole ones follow it: left in place, reads of "
                 f"it fail"
@@ -222,55 +239,12 @@ def _survey(segment: Segment, begin: int, size: int, next_base: int | None, foun
         os.fsync(segment.file.fd)
         found.notes.append(tail)
     segment.size = kept
+    if not whole:
+        del segment.index.sums[:]  # Of damage that was left, or of a segment that grows, there are none.
 
 
 def _first_timestamp(head: Head) -> int:
     return head[8] if head[5] & 0x48 else head[7]
-
-
-def survey(
-    fd: int, position: int, size: int, segment: Segment, next_base: int | None, *, dense: bool = False
-) -> Iterator[tuple[int, Head, bool]]:
-    """Each header that could be one, and whether checksum and offsets are right; ends where no header can be.
-
-    `next_base` is the base offset of the following segment, None if there is none; `dense` says that no offset may
-    be missing.
-    """
-    exact = dense
-    chunk = bytearray(1 << 20)
-    view = memoryview(chunk)
-    start = filled = 0
-    expected = segment.end_offset
-    while position + HEADER_SIZE <= size:
-        at = position - start
-        if at + HEADER_SIZE > filled:
-            start, at = position, 0
-            filled = read_into(fd, view, position)
-        head: Head = HEADER.unpack_from(chunk, at)  # type: ignore[assignment]
-        length = head[1] + OVERHEAD
-        if head[3] != MAGIC or head[1] < SMALLEST or position + length > size:
-            return
-        if at + length > filled:
-            if length > len(chunk):
-                chunk = bytearray(length)
-                view = memoryview(chunk)
-            start, at = position, 0
-            filled = read_into(fd, view, position)
-        last = head[0] + head[6]
-        good = (
-            at + length <= filled
-            and valid(view[at : at + length])
-            and (head[0] == expected or (head[0] > expected and not exact))
-            and head[6] >= 0
-            and head[2] == 0  # The leader epoch is not under the checksum; the log writes 0.
-            and last - segment.base <= MAX_SIZE
-            and (next_base is None or last < next_base)
-        )
-        if good:
-            expected = last + 1
-        exact = dense and good
-        yield position, head, good
-        position += length
 
 
 def _producers(found: Recovered, start: int, end: int, now: int) -> None:
@@ -305,6 +279,23 @@ def _producers(found: Recovered, start: int, end: int, now: int) -> None:
         if collect:
             assert segment.index is not None
             segment.aborted = len(segment.index.aborted)
+
+
+def index_of(source: Source, segment: Segment) -> Index:
+    """The index of a closed segment from its whole batches, without aborted transactions."""
+    index = Index()
+    newest, whole = -1, True
+    walk = survey(source, 0, segment.size, segment.base, segment.base, segment.end_offset, dense=not segment.gaps)
+    for position, head, good in walk:
+        if good:
+            if not index.offsets or position >= (index.offsets[-1] & 0xFFFF_FFFF) + 4096:
+                index.add(head[0] - segment.base, position, newest)
+            newest = max(newest, head[8])
+            index.sum_up(head[0])
+        whole = whole and good
+    if not whole:
+        del index.sums[:]
+    return index
 
 
 def read_snapshot(folder: Path, offset: int) -> dict[int, states.Producer] | None:

@@ -1,23 +1,29 @@
 """Walking a segment file batch by batch, with or without checking what is in the batches.
 
-Both walks give raw header tuples in the order of `records.HEADER`, because they are the inner loops of recovery,
+The walks give raw header tuples in the order of `records.HEADER`, because they are the inner loops of recovery,
 compaction and reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from crc32c import crc32c
 
 from millstream.log.errors import CorruptMessage
 from millstream.log.files import read_into
-from millstream.protocol.records import CRC_START, HEADER, HEADER_SIZE, MAGIC, OVERHEAD
+from millstream.protocol.records import CRC_START, HEADER, HEADER_SIZE, MAGIC, OVERHEAD, valid
 
 Head = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 """base_offset, length, leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
 producer_id, producer_epoch, base_sequence, count"""
+
+Source = Callable[[memoryview, int], int]
+"""Fills a buffer from a position on and says how many bytes there were: a file's, or those of an archived segment."""
+
+MAX_SIZE: Final = 2**31 - 1
+"""Bytes of a segment and span of its offsets, as in Kafka: positions and relative offsets fit into 32 bits."""
 
 SMALLEST: Final = HEADER_SIZE - OVERHEAD
 _CHUNK: Final = 256 * 1024
@@ -79,3 +85,57 @@ def whole(fd: int, position: int, stop: int, name: str, chunk: int = _CHUNK) -> 
             )
         yield position, head, batch
         position += size
+
+
+def survey(
+    source: Source,
+    position: int,
+    size: int,
+    base: int,
+    expected: int,
+    following: int | None,
+    *,
+    dense: bool = False,
+    chunk: int = 4 * _CHUNK,
+) -> Iterator[tuple[int, Head, bool]]:
+    """Each header that could be one, and whether checksum and offsets are right; ends where no header can be.
+
+    The segment begins at offset `base`, the batch at `position` with offset `expected`; `following` is the base offset
+    of the next segment, None if there is none; `dense` says that no offset may be missing.
+    """
+    exact = dense
+    buffer = bytearray(chunk)
+    view = memoryview(buffer)
+    start = filled = 0
+    while position + HEADER_SIZE <= size:
+        at = position - start
+        if at + HEADER_SIZE > filled:
+            start, at = position, 0
+            filled = source(view, position)
+            if filled < HEADER_SIZE:
+                return
+        head: Head = _unpack(buffer, at)  # type: ignore[assignment]
+        length = head[1] + OVERHEAD
+        if head[3] != MAGIC or head[1] < SMALLEST or position + length > size:
+            return
+        if at + length > filled:
+            if length > len(buffer):
+                buffer = bytearray(length)
+                view = memoryview(buffer)
+            start, at = position, 0
+            filled = source(view, position)
+        last = head[0] + head[6]
+        good = (
+            at + length <= filled
+            and valid(view[at : at + length])
+            and (head[0] == expected or (head[0] > expected and not exact))
+            and head[6] >= 0
+            and head[2] == 0  # The leader epoch is not under the checksum; the log writes 0.
+            and last - base <= MAX_SIZE
+            and (following is None or last < following)
+        )
+        if good:
+            expected = last + 1
+        exact = dense and good
+        yield position, head, good
+        position += length

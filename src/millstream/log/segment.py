@@ -1,29 +1,16 @@
-"""One segment of a partition: its file of record batches, what is known about it, and the files kept open."""
+"""One segment of a partition: its file of record batches, and what is known about it."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
 from millstream.log import failpoints
 from millstream.log import index as indexes
-from millstream.log.errors import NotHere, StorageError
+from millstream.log.archive import Entry, object_url
 from millstream.log.files import File, replace
 from millstream.log.index import Facts, Index
-
-if TYPE_CHECKING:
-    from millstream.log.archive import Cache, Entry
-
-MAX_OPEN: Final = 256
-"""Closed segments kept open: stops a long log from using up the process's file descriptors."""
-MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
-"""Memory for the indexes of closed segments: beyond it the least recently used are dropped and read again later."""
-MAX_SIZE: Final = 2**31 - 1
-"""Bytes of a segment and span of its offsets, as in Kafka: positions and relative offsets fit into 32 bits."""
+from millstream.log.scan import MAX_SIZE
 
 
 def file_name(base: int, suffix: str) -> str:
@@ -87,8 +74,8 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """The file, for messages."""
-        return str(self.path)
+        """The file, for messages; where it is in the archive when it is only there."""
+        return str(self.path) if self.local or self.remote is None else object_url(self.remote)
 
     @property
     def facts(self) -> Facts:
@@ -144,95 +131,3 @@ class Segment:
         if found is None or found[1].size != self.size:
             return None
         return found[0]
-
-
-class OpenSegments:
-    """Files and indexes of closed segments, the least recently used closed first. Safe to use from several threads."""
-
-    def __init__(self, cache: Cache, max_open: int = MAX_OPEN, max_index_bytes: int = MAX_INDEX_BYTES) -> None:
-        self.cache = cache
-        self._max_open = max_open
-        self._max_index_bytes = max_index_bytes
-        self._index_bytes = 0
-        self._open: OrderedDict[Segment, tuple[File, Index]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def get(self, segment: Segment) -> tuple[File, Index]:
-        """The segment's file and index, opened when necessary.
-
-        StorageError when it cannot be opened, NotHere when it has to be fetched from the archive first.
-        """
-        file, index = segment.file, segment.index
-        if file is not None and index is not None:
-            return file, index
-        if not segment.local:
-            return self.cache.get(segment)
-        with self._lock:
-            return self._get(segment)
-
-    def index(self, segment: Segment) -> Index:
-        """The segment's index alone, which stays here when the segment is archived. As `get`."""
-        if segment.local or segment.index is not None:
-            return self.get(segment)[1]
-        try:
-            return self.cache.get(segment)[1]
-        except NotHere:
-            found = segment.load_index()
-            if found is None:
-                raise
-            return found
-
-    def pin(self, segment: Segment) -> None:
-        """Keep the segment's file and index open for as long as the segment itself is referred to.
-
-        To be called before its file is renamed or removed, so that nobody opens another one by its name.
-        """
-        if not segment.local:
-            return  # Who reads it holds its file, and nobody opens it by its name.
-        with self._lock:
-            segment.file, segment.index = self._get(segment)
-            segment.pinned = True
-            self._forget(segment)
-
-    def release(self, segment: Segment) -> None:
-        """Let a segment that was kept open, because it was active, take part in the bound; not one that is pinned."""
-        with self._lock:
-            if not segment.pinned:
-                segment.file = segment.index = None
-
-    def drop(self, segment: Segment) -> None:
-        """Forget the segment; who holds its file keeps it."""
-        with self._lock:
-            self._forget(segment)
-
-    def _forget(self, segment: Segment) -> None:
-        found = self._open.pop(segment, None)
-        if found is not None:
-            self._index_bytes -= found[1].memory
-
-    def _get(self, segment: Segment) -> tuple[File, Index]:
-        if segment.file is not None and segment.index is not None:
-            return segment.file, segment.index
-        found = self._open.get(segment)
-        if found is not None:
-            self._open.move_to_end(segment)
-            return found
-        try:
-            file = segment.file or File(segment.path, os.O_RDONLY)
-        except OSError as error:
-            if not segment.local:
-                return self.cache.get(segment)  # Its local copy was removed this moment.
-            raise StorageError(f"{segment.name} cannot be opened: {error.strerror}") from error
-        index = segment.index or segment.load_index()
-        if index is None:
-            assert segment.rebuild is not None, "a segment in a partition knows how to compute its index again"
-            index = segment.rebuild(segment)
-        self._open[segment] = file, index
-        self._index_bytes += index.memory
-        while len(self._open) > 1 and (len(self._open) > self._max_open or self._index_bytes > self._max_index_bytes):
-            _, (_, evicted) = self._open.popitem(last=False)
-            self._index_bytes -= evicted.memory
-        return file, index

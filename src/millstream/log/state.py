@@ -3,7 +3,7 @@
 Threads. Appends and reads come from one thread (the broker's event loop). Everything in `upkeep.py` blocks and comes
 from worker threads. `_lock` guards what both change and is held for memory operations only (and for the one write of
 an append); `_work` lets one worker at a time change the set of segments; `_flushing` lets one sync at a time.
-Order: `_work`, `_flushing`, `_saving`, `_lock`. Readers take no lock: the table of segments is replaced, never
+Order: `_archiving`, `_work`, `_flushing`, `_saving`, `_lock`. Readers take no lock: the table of segments is replaced, never
 changed, and a File stays open while somebody holds it.
 """
 
@@ -12,17 +12,19 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.log import compaction
+from millstream.log import archive
 from millstream.log import producers as states
 from millstream.log.archive import Entry
-from millstream.log.files import File
+from millstream.log.files import File, read_into
 from millstream.log.index import Index
+from millstream.log.opened import OpenSegments
 from millstream.log.producers import Producer
-from millstream.log.recovery import read_snapshot, recover, replay
-from millstream.log.segment import OpenSegments, Segment
+from millstream.log.recovery import index_of, read_snapshot, recover, replay
+from millstream.log.segment import Segment
 
 if TYPE_CHECKING:
     from millstream.log.partition import Partition
@@ -33,7 +35,9 @@ class State:
     """The present state of a partition, which its folder's recovery begins."""
 
     def __init__(self, topic: Topic, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
-        found = recover(folder, clean=clean, now=now)
+        url = topic.config.archive
+        archived = archive.place(url, topic.name, topic.id, index) if url else ""
+        found = recover(folder, clean=clean, now=now, archived=archived)
         self.topic = topic
         self.index = index
         self.folder = folder
@@ -45,6 +49,7 @@ class State:
         self._work = threading.Lock()
         self._flushing = threading.Lock()
         self._saving = threading.Lock()
+        self._archiving = threading.Lock()
         self._producers = found.producers
         self._snapshots = found.snapshots
         self._table: tuple[list[int], list[Segment]] = ([s.base for s in found.segments], found.segments)
@@ -170,7 +175,7 @@ class State:
     def _rebuild(self, segment: Segment) -> Index:
         # The index of a closed segment turned out to be damaged while running: compute it again.
         file = segment.file or File(segment.path, os.O_RDONLY)
-        again = compaction.index_of(segment, file)
+        again = index_of(partial(read_into, file.fd), segment)
         if segment.aborted:
             state = states.Producers()
             begin = self._table[0][0]

@@ -18,9 +18,9 @@ from millstream.log import failpoints
 from millstream.log.config import Defaults, TopicConfig
 from millstream.log.errors import InvalidPartitions, InvalidTopic, UnknownFormat
 from millstream.log.files import replace
+from millstream.log.opened import OpenSegments
 from millstream.log.overload import Counters
 from millstream.log.partition import Partition
-from millstream.log.segment import OpenSegments
 
 NAME: Final = "topic.json"
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -111,6 +111,13 @@ class Topic:
     def internal(self) -> bool:
         """Whether only the broker writes it."""
         return self.name in INTERNAL
+
+    def set_config(self, config: TopicConfig) -> None:
+        """Put settings in effect."""
+        if self.config.durability != "commit":
+            for partition in self.partitions:
+                partition.show()
+        self.config = config
 
     def drop_partitions(self, keep: int) -> None:
         """Forget partitions that were opened but did not become part of the topic."""

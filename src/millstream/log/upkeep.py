@@ -18,8 +18,9 @@ from millstream.log.config import TopicConfig
 from millstream.log.errors import OffsetOutOfRange, StorageError
 from millstream.log.files import File, replace, sync_folder
 from millstream.log.index import Index
+from millstream.log.opened import OpenSegments
 from millstream.log.recovery import remove_segment_files
-from millstream.log.segment import OpenSegments, Segment, file_name
+from millstream.log.segment import Segment, file_name
 
 if TYPE_CHECKING:
     from millstream.log.topic import Topic

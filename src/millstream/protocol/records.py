@@ -319,6 +319,7 @@ def check(batch: Buffer) -> int:
     # Zigzag-encoded, as all numbers here: even ones are not negative and keep their order. The negative ones are
     # odd, and matter only while there is no other.
     latest, negative = -1, 1 << 64
+    least = 2 * SMALLEST_RECORD - 2
     left = count
     before, same, span = -1, 0, RUN
     try:
@@ -332,7 +333,7 @@ def check(batch: Buffer) -> int:
                     start += 1
                 else:
                     length, start = unsigned(data, position)
-            if length < 2 * SMALLEST_RECORD - 2 or length & 1:
+            if length < least or length & 1:
                 raise RecordsError(f"a record announces {(length >> 1) ^ -(length & 1)} bytes")
             delta = data[start + 1]
             if delta >= 0x80:

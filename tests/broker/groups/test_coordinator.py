@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from millstream.broker.dynamic import Dynamic
 from millstream.broker.groups.classic_events import Join
 from millstream.broker.groups.consumer import JOIN_EPOCH, LEAVE_EPOCH, Heartbeat
 from millstream.broker.groups.coordinator import GroupCoordinator
@@ -39,6 +40,7 @@ class World:
     def __init__(self, folder):
         self.folder = folder
         self.settings = Settings(SETTINGS)
+        self.dynamic = Dynamic(folder, self.settings)
         self.loop = self
         self.now = 1000.0  # the loop's clock, of which nobody knows the beginning
         self.timers = []
@@ -70,7 +72,10 @@ class World:
             first.call()
         self.now = until
 
-    # ---- the broker's life
+    # ---- the broker's topics and life
+
+    def is_commit(self, name):
+        return False
 
     def start(self):
         self.log = Log(self.folder, self.settings.log_defaults)
@@ -105,7 +110,7 @@ class World:
         partition = self.groups.store.partition(group)
         marker = build_marker(producer, 0, commit=commit, coordinator_epoch=0, timestamp=self.now_ms())
         partition.append(marker, self.now_ms(), internal=True)
-        self.groups.transaction_ended(producer, commit, partition.index)
+        self.groups.transaction_ended(producer, commit, partition.index, durable=False)
 
     def members(self):
         return {g.id for g in (*self.groups.groups.values(), *self.groups.consumers.values()) if g.members}

@@ -201,3 +201,30 @@ def test_what_is_stored_is_read_again(h, raises):
     for where in list(again.partitions):
         again.marked(where, 5)
     assert (again.state, again.producer_id, again.epoch) == (State.COMPLETE_COMMIT, 7, 1 if raises else 0)
+
+
+def test_a_producer_with_the_raised_epoch_waits_for_the_markers(h):
+    h.disk_works = False
+    assert h.add(P0) == 0
+    assert h.end(raises=True) == 0
+    assert h.t.going_on() == (7, 1)
+    assert h.add(P0, epoch=1) == errors.CONCURRENT_TRANSACTIONS
+    assert h.end(epoch=1, raises=True) == errors.CONCURRENT_TRANSACTIONS
+    assert h.add(P0, epoch=2) == errors.PRODUCER_FENCED
+    h.disk_works = True
+    h.carry_out((0, h.t.resume()))
+    assert h.t.going_on() == (7, 1)
+    assert h.add(P0, epoch=1) == 0
+
+
+def test_what_could_not_be_stored_is_taken_back(h):
+    assert h.add(P0) == 0
+    before = h.t.copy()
+    h.disk_works = False
+    assert h.end(raises=True) == 0
+    assert h.t != before
+    h.t.restore(before)
+    assert h.t == before and h.t.partitions == {P0}
+    h.disk_works = True
+    assert h.end(raises=True) == 0
+    assert h.t.state is State.COMPLETE_COMMIT

@@ -4,11 +4,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.differential.steps import bad, groups, messages, topics, transactions
+from tests.differential.steps import bad, groups, messages, settings, topics, transactions
 from tests.differential.steps.making import Kind, Made, Step
 from tests.differential.world import World
 
-STEPS: dict[str, Kind] = {**topics.STEPS, **messages.STEPS, **transactions.STEPS, **groups.STEPS, **bad.STEPS}
+STEPS: dict[str, Kind] = {
+    **topics.STEPS,
+    **messages.STEPS,
+    **transactions.STEPS,
+    **groups.STEPS,
+    **settings.STEPS,
+    **bad.STEPS,
+}
 
 
 def step(*kinds: str, **fixed: Any) -> st.SearchStrategy[Step]:

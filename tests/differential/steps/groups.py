@@ -126,15 +126,22 @@ def leave(world: World, p: dict[str, Any]) -> Made:
 
 
 def beat(world: World, p: dict[str, Any]) -> Any:
+    world.let_groups_hear()
     group, slot = world.name("g", p["group"]), p["slot"]
     member, epoch = world.consumer(group, slot), world.epochs.get((group, slot), 0)
     told = world.told.get((group, slot), {})
     epoch = {"join": 0, "leave": -1, "away": -2, "newer": epoch + 1, "older": max(epoch - 1, 0)}.get(p["kind"], epoch)
     request = ConsumerGroupHeartbeatRequest(group, member, epoch, world.instance(p["group"], slot))
     names = [world.name("t", topic) for topic in p["topics"]]
+    # As many votes for one assignor as for another are not asked for: Kafka then compares the first of a TimelineHashMap with
+    # the first of a HashMap (GroupMetadataManager.hasPreferredServerAssignorChanged) and may raise the epoch with every heartbeat.
+    others = {
+        world.votes[group, other] for other in range(SLOT_COUNT) if other != slot and (group, other) in world.votes
+    }
+    vote = p["assignor"] if others <= {p["assignor"]} else None
     if epoch == 0:
         request.rebalance_timeout_ms, request.subscribed_topic_names, request.topic_partitions = 60_000, names, []
-        request.server_assignor = p["assignor"]
+        request.server_assignor = vote
     elif epoch > 0:
         if p["owned"] != "unchanged":
             owned = told if p["owned"] == "told" else {}
@@ -149,6 +156,10 @@ def beat(world: World, p: dict[str, Any]) -> Any:
             return
         world.members[group, slot] = member
         world.epochs[group, slot] = max(answer.member_epoch, 0)
+        if epoch == 0 and vote:
+            world.votes[group, slot] = vote
+        elif epoch == -1:
+            world.votes.pop((group, slot), None)
         if answer.assignment is not None:
             world.told[group, slot] = {t.topic_id: list(t.partitions) for t in answer.assignment.topic_partitions}
         if answer.member_epoch <= 0:

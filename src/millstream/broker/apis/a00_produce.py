@@ -3,7 +3,8 @@
 acks 0 gets no answer (and a closed connection on an error, as in Kafka); 1 and all are the same here: one broker holds
 the log. Batches are validated as a whole by the log before a byte is written; idempotent duplicates are answered with
 their first offset. A topic whose durability is ``commit`` is answered after the fsync that covers the batch; many
-producers share one, and consumers see it only then. Version 13 names topics by id.
+producers share one, and consumers see it only then; a batch of a transaction waits before it is appended, until it is on
+disk that its partition is in the transaction. Version 13 names topics by id.
 A topic whose ``millstream.overload`` is ``backpressure`` slows its producers by throttle times (KIP-219: the answer
 goes out at once, then the connection is not read for so long); at its limit appends wait (see ``broker/parking.py``)
 and are answered with REQUEST_TIMED_OUT, which clients try again, when the request's timeout is nearly over.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.security.quotas import PRODUCE
 from millstream.broker.transactions.coordinator import PRODUCE_ADDS
+from millstream.broker.transactions.postponed import Answer, Postponed
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.produce import (
@@ -54,10 +56,15 @@ _announced = Struct(">8xI").unpack_from
 Blocked = tuple["Topic", PartitionProduceData, PartitionProduceResponse]
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: ProduceRequest, version: int
-) -> "ProduceResponse | asyncio.Future[ProduceResponse] | asyncio.Future[ProduceResponse | None] | None":
+def handle(broker: "Broker", connection: "Connection", request: ProduceRequest, version: int) -> Answer:
     """Append, and answer when the topic's durability is reached."""
+    return _produce(broker, connection, request, version, broker.quotas.active)
+
+
+def _produce(
+    broker: "Broker", connection: "Connection", request: ProduceRequest, version: int, counted: bool
+) -> Answer:
+    """``counted``: whether the request counts against the client's quota."""
     acks = request.acks
     transactional_id = request.transactional_id
     unsynced: list[Partition] = []
@@ -67,6 +74,7 @@ def handle(
     )
     turns = broker.transactions.turns
     blocked: list[Blocked] = []
+    postponed = Postponed()
     failed = throttle = 0
     topics = []
     now = broker.now_ms()
@@ -104,6 +112,11 @@ def handle(
             elif (inside or turns) and _out_of_turn(turns, topic, part, version):
                 start = topic.partitions[part.index].start_offset
                 result = PartitionProduceResponse(part.index, errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, -1, start)
+            elif inside and (waits_for := _unsynced(broker, transactional_id, topic, part)):
+                result = PartitionProduceResponse(part.index, 0, -1)
+                postponed.add(data, part, result, waits_for)
+                results.append(result)
+                continue
             elif topic.config.overload == "backpressure":
                 verdict = broker.parking.verdict(topic.partitions[part.index])
                 if verdict.blocked:
@@ -121,20 +134,35 @@ def handle(
             failed = failed or result.error_code
             results.append(result)
         topics.append(TopicProduceResponse(data.name, data.topic_id, results))
-    if broker.quotas.active:
+    if counted:
         throttle = max(throttle, connection.count(PRODUCE, connection.request_size))
     response = ProduceResponse(topics, throttle)
     if throttle:
         connection.mute(throttle / 1000)
+    answer: Answer = response
     if blocked:
-        return _wait(broker, request, response, blocked, unsynced, version)
-    if acks == 0:
+        answer = _wait(broker, request, response, blocked, unsynced, version)
+    elif acks == 0:
         if failed:
             raise ProtocolError(f"a produce request without acknowledgement failed: {errors.name(failed)}")
-        return None
-    if unsynced:
-        return broker.flusher.after(unsynced, response, _not_flushed)
-    return response
+        answer = None
+    elif unsynced:
+        answer = broker.flusher.after(unsynced, response, _not_flushed)
+    if not postponed:
+        return answer
+    return postponed.start(
+        broker, connection, request, answer, lambda rest: _produce(broker, connection, rest, version, False)
+    )
+
+
+def _unsynced(
+    broker: "Broker", transactional_id: str | None, topic: "Topic", part: PartitionProduceData
+) -> "list[Partition]":
+    """What must be synced before a batch of a transaction may be appended."""
+    batch = part.records
+    if transactional_id is None or len(batch) <= HEADER_SIZE or not batch[22] & TRANSACTIONAL:
+        return []
+    return broker.transactions.unsynced(transactional_id, (topic.name,))
 
 
 def _wait(

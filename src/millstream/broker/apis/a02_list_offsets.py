@@ -41,7 +41,7 @@ def handle(
     future: asyncio.Future[ListOffsetsResponse] = broker.loop.create_future()
 
     # Each fetch brings a partition on, or marks it as failed for a moment; this ends it when the cache is too small.
-    left = 1 + 2 * sum(len(wanted.partitions) for wanted in request.topics)
+    left = 1 + 4 * sum(len(wanted.partitions) for wanted in request.topics)
 
     def look_again() -> None:
         nonlocal left

@@ -1,9 +1,10 @@
 """OffsetCommit (key 8), versions 2-10: store a group's offsets.
 
 From members of a classic or consumer group, or from outside while the group is empty (generation -1). Stored in
-``__consumer_offsets`` before the answer. Version 10 names topics by id.
+``__consumer_offsets`` before the answer, and synced if one of the topics is ``commit``. Version 10 names topics by id.
 """
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.commits import named_topic
@@ -21,7 +22,7 @@ from millstream.protocol.messages.offset_commit import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
-    from millstream.log import Topic
+    from millstream.log import Partition, Topic
 
 Known = tuple["Topic", OffsetCommitRequestPartition, OffsetCommitResponsePartition]
 BY_ID = 10
@@ -29,7 +30,7 @@ BY_ID = 10
 
 def handle(
     broker: "Broker", connection: "Connection", request: OffsetCommitRequest, version: int
-) -> OffsetCommitResponse:
+) -> "OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]":
     """Check the member, store, answer per partition."""
     forbidden = 0
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
@@ -49,9 +50,21 @@ def handle(
             else:
                 known.append((topic, part, result))
         topics.append(OffsetCommitResponseTopic(wanted.name, wanted.topic_id, parts))
+    response = OffsetCommitResponse(0, topics)
     if known:
         _commit(broker, request, version, known)
-    return OffsetCommitResponse(0, topics)
+        unsynced = broker.groups.unsynced(request.group_id)
+        if unsynced:
+            return broker.flusher.after(unsynced, response, _not_synced)
+    return response
+
+
+def _not_synced(response: OffsetCommitResponse, _: "dict[Partition, str]") -> OffsetCommitResponse:
+    """The answer when the disk refused: nothing counts as committed."""
+    for topic in response.topics:
+        for part in topic.partitions:
+            part.error_code = part.error_code or errors.COORDINATOR_NOT_AVAILABLE
+    return response
 
 
 def _commit(broker: "Broker", request: OffsetCommitRequest, version: int, known: list[Known]) -> None:

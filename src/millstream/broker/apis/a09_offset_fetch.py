@@ -2,9 +2,11 @@
 
 Null topics ask for all. With require-stable, a partition with an offset pending in a transaction answers
 UNSTABLE_OFFSET_COMMIT and the client asks again. From version 8 several groups at once, from 9 member epochs of the new
-group protocol are checked, version 10 names topics by id.
+group protocol are checked, version 10 names topics by id. What was committed for a ``commit`` topic is shown when it is
+on disk.
 """
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.offsets import Offsets
@@ -25,15 +27,18 @@ from millstream.protocol.messages.offset_fetch import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.log import Partition
 
 
 def handle(
     broker: "Broker", connection: "Connection", request: OffsetFetchRequest, version: int
-) -> OffsetFetchResponse:
+) -> "OffsetFetchResponse | asyncio.Future[OffsetFetchResponse]":
     """Offsets per group, topic and partition; -1 where nothing is committed."""
     if version >= 8:
         groups = [_group(connection, group, request.require_stable, version >= 10) for group in request.groups]
-        return OffsetFetchResponse(groups=groups)
+        response = OffsetFetchResponse(groups=groups)
+        unsynced = [partition for group in request.groups for partition in broker.groups.unsynced(group.group_id)]
+        return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
     wanted = None
     if request.topics is not None:
         wanted = [OffsetFetchRequestTopics(t.name, partition_indexes=t.partition_indexes) for t in request.topics]
@@ -50,7 +55,15 @@ def handle(
         )
         for t in group.topics
     ]
-    return OffsetFetchResponse(0, topics, group.error_code)
+    response = OffsetFetchResponse(0, topics, group.error_code)
+    unsynced = broker.groups.unsynced(request.group_id)
+    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+
+
+def _not_synced(response: OffsetFetchResponse, _: "dict[Partition, str]") -> OffsetFetchResponse:
+    """The answer when the disk refused: what was committed last is in doubt until the log is opened again."""
+    groups = [OffsetFetchResponseGroup(g.group_id, [], errors.COORDINATOR_NOT_AVAILABLE) for g in response.groups]
+    return OffsetFetchResponse(0, [], errors.COORDINATOR_NOT_AVAILABLE, groups)
 
 
 def _group(

@@ -1,5 +1,6 @@
 """LeaveGroup (key 13), versions 0-5: members leave; from version 3 several at once, static ones by instance id."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from millstream.broker.connection import Connection
 
 
-def handle(broker: "Broker", connection: "Connection", request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
+def handle(
+    broker: "Broker", connection: "Connection", request: LeaveGroupRequest, version: int
+) -> "LeaveGroupResponse | asyncio.Future[LeaveGroupResponse]":
     """Remove the members; a rebalance of the others follows."""
     if not request.group_id:
         return LeaveGroupResponse(0, errors.INVALID_GROUP_ID)
@@ -30,6 +33,9 @@ def handle(broker: "Broker", connection: "Connection", request: LeaveGroupReques
         codes, effects = group.leave([(m.member_id, m.group_instance_id) for m in members], broker.loop.time())
         broker.groups.run(group, effects)
     results = [MemberResponse(m.member_id, m.group_instance_id, e) for m, e in zip(members, codes, strict=True)]
-    if version < 3:
-        return LeaveGroupResponse(0, results[0].error_code)
-    return LeaveGroupResponse(0, 0, results)
+    response = LeaveGroupResponse(0, results[0].error_code) if version < 3 else LeaveGroupResponse(0, 0, results)
+    unsynced = broker.groups.unanswered(request.group_id)
+    if not unsynced:
+        return response
+    refused = LeaveGroupResponse(0, errors.COORDINATOR_NOT_AVAILABLE)
+    return broker.flusher.after(unsynced, response, lambda *_: refused)

@@ -1,8 +1,12 @@
 """DeleteTopics (key 20), versions 1-6: delete topics by name or (6) id, with what groups committed for them.
 
 Partitions count against controller_mutation_rate; strict from version 5 on.
+
+When a ``commit`` topic goes, that is on disk before the answer: another topic of the name must not be read from offsets of
+this one.
 """
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -20,18 +24,29 @@ from millstream.protocol.messages.delete_topics import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.log import Partition
 
 STRICT = 5  # clients understand THROTTLING_QUOTA_EXCEEDED
 
 
 def handle(
     broker: "Broker", connection: "Connection", request: DeleteTopicsRequest, version: int
-) -> DeleteTopicsResponse:
+) -> "DeleteTopicsResponse | asyncio.Future[DeleteTopicsResponse]":
     """One result per topic."""
     wanted = request.topics if version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
+    committed = broker.log.has_commit
     mutations = Mutations(connection, strict=version >= STRICT)
     response = DeleteTopicsResponse(0, [_delete(connection, each, mutations) for each in wanted])
     mutations.tell(response)
+    unsynced = broker.groups.store.unsynced() if committed else []
+    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+
+
+def _not_synced(response: DeleteTopicsResponse, _: "dict[Partition, str]") -> DeleteTopicsResponse:
+    """The answer when the disk refused: the topic is gone, what was committed for it may come back."""
+    for result in response.responses:
+        if not result.error_code:
+            result.error_code, result.error_message = errors.KAFKA_STORAGE_ERROR, "its offsets could not be removed"
     return response
 
 

@@ -1,7 +1,8 @@
 """InitProducerId (key 22), versions 0-5: a producer id and epoch, for idempotent and transactional producers.
 
 Without a transactional id: always a new id, epoch 0 (ids are durable and never repeat).
-With one: the coordinator fences earlier producers of it and ends their transaction first.
+With one: the coordinator fences earlier producers of it and ends their transaction first. While any topic is ``commit``
+the answer waits until the raised epoch is on disk.
 Gaps: version 6 (two-phase commit, KIP-939).
 """
 

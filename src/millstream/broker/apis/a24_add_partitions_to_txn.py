@@ -1,9 +1,11 @@
 """AddPartitionsToTxn (key 24), versions 0-5: a transaction will write to these partitions.
 
 Clients send versions 0-3, one transaction each; from version 4 on it is batched, and may only verify (brokers among
-themselves). If one partition is unknown nothing is added: the others answer OPERATION_NOT_ATTEMPTED.
+themselves). If one partition is unknown nothing is added: the others answer OPERATION_NOT_ATTEMPTED. For partitions of
+``commit`` topics the answer waits for the disk.
 """
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
@@ -21,17 +23,23 @@ from millstream.protocol.messages.add_partitions_to_txn import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.log import Partition
 
 
 def handle(
     broker: "Broker", connection: "Connection", request: AddPartitionsToTxnRequest, version: int
-) -> AddPartitionsToTxnResponse:
+) -> "AddPartitionsToTxnResponse | asyncio.Future[AddPartitionsToTxnResponse]":
     """One result per partition."""
+    unsynced: list[Partition] = []
     if version >= 4:
         if not connection.may(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER):
             return AddPartitionsToTxnResponse(0, errors.CLUSTER_AUTHORIZATION_FAILED)
-        results = [AddPartitionsToTxnResult(t.transactional_id, _add(broker, t, version)) for t in request.transactions]
-        return AddPartitionsToTxnResponse(0, 0, results)
+        results = [
+            AddPartitionsToTxnResult(t.transactional_id, _add(broker, t, version, unsynced))
+            for t in request.transactions
+        ]
+        response = AddPartitionsToTxnResponse(0, 0, results)
+        return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
     only = AddPartitionsToTxnTransaction(
         request.v3_and_below_transactional_id,
         request.v3_and_below_producer_id,
@@ -39,13 +47,31 @@ def handle(
         False,
         request.v3_and_below_topics,
     )
-    return AddPartitionsToTxnResponse(0, results_by_topic_v3_and_below=_add(broker, only, version, connection))
+    topics = _add(broker, only, version, unsynced, connection)
+    response = AddPartitionsToTxnResponse(0, results_by_topic_v3_and_below=topics)
+    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+
+
+def _not_synced(response: AddPartitionsToTxnResponse, _: "dict[Partition, str]") -> AddPartitionsToTxnResponse:
+    """The answer when the disk refused: nothing that was added counts."""
+    added = [topic for result in response.results_by_transaction for topic in result.topic_results]
+    for topic in [*added, *response.results_by_topic_v3_and_below]:
+        for part in topic.results_by_partition:
+            part.partition_error_code = part.partition_error_code or errors.COORDINATOR_NOT_AVAILABLE
+    return response
 
 
 def _add(
-    broker: "Broker", wanted: AddPartitionsToTxnTransaction, version: int, client: "Connection | None" = None
+    broker: "Broker",
+    wanted: AddPartitionsToTxnTransaction,
+    version: int,
+    unsynced: "list[Partition]",
+    client: "Connection | None" = None,
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """``client``: whose rights to check; brokers, who ask with version 4, have checked them."""
+    """``client``: whose rights to check; brokers, who ask with version 4, have checked them.
+
+    What must be on disk before the answer goes to ``unsynced``.
+    """
     forbidden = client is not None and not client.may(
         Operation.WRITE, Resource.TRANSACTIONAL_ID, wanted.transactional_id
     )
@@ -68,6 +94,8 @@ def _add(
         error = broker.transactions.verify(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch, places)
     else:
         error = broker.transactions.add(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch, places)
+        if not error:
+            unsynced += broker.transactions.unsynced(wanted.transactional_id, (name for name, _ in places))
     error = broker.transactions.epoch_error(error, version, 2)
     return [
         AddPartitionsToTxnTopicResult(

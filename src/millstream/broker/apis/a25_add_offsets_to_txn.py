@@ -1,5 +1,10 @@
-"""AddOffsetsToTxn (key 25), versions 0-4: a transaction will commit offsets of a group."""
+"""AddOffsetsToTxn (key 25), versions 0-4: a transaction will commit offsets of a group.
 
+The answer waits for the disk when the group or the transaction has to do with ``commit`` topics. Of which topics offsets will be
+committed is not known yet: TxnOffsetCommit sees to the rest.
+"""
+
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -13,7 +18,7 @@ if TYPE_CHECKING:
 
 def handle(
     broker: "Broker", connection: "Connection", request: AddOffsetsToTxnRequest, version: int
-) -> AddOffsetsToTxnResponse:
+) -> "AddOffsetsToTxnResponse | asyncio.Future[AddOffsetsToTxnResponse]":
     """Add the group's partition of the offsets topic."""
     if not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
         return AddOffsetsToTxnResponse(0, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -24,4 +29,9 @@ def handle(
     error = broker.transactions.add(
         request.transactional_id, request.producer_id, request.producer_epoch, {broker.groups.place(request.group_id)}
     )
-    return AddOffsetsToTxnResponse(0, broker.transactions.epoch_error(error, version, 2))
+    response = AddOffsetsToTxnResponse(0, broker.transactions.epoch_error(error, version, 2))
+    unsynced = [] if error else broker.transactions.unsynced_group(request.transactional_id, request.group_id)
+    if not unsynced:
+        return response
+    refused = AddOffsetsToTxnResponse(0, errors.COORDINATOR_NOT_AVAILABLE)
+    return broker.flusher.after(unsynced, response, lambda *_: refused)

@@ -1,11 +1,14 @@
 """TxnOffsetCommit (key 28), versions 0-6: offsets that count when the producer's transaction commits.
 
 Versions 0-2 name no member (KIP-447 came with 3). From version 5 the group joins the transaction by this request;
-version 6 names topics by id and knows STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND.
+version 6 names topics by id and knows STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND. For ``commit`` topics the group's being in
+the transaction is synced before the offsets are stored, and they before the answer.
 """
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from millstream.broker import failpoints
 from millstream.broker.groups.commits import named_topic
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.security.acls import Operation, Resource
@@ -21,7 +24,7 @@ from millstream.protocol.messages.txn_offset_commit import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
-    from millstream.log import Topic
+    from millstream.log import Partition, Topic
 
 Known = tuple["Topic", TxnOffsetCommitRequestPartition, TxnOffsetCommitResponsePartition]
 BY_ID = 6
@@ -29,7 +32,7 @@ BY_ID = 6
 
 def handle(
     broker: "Broker", connection: "Connection", request: TxnOffsetCommitRequest, version: int
-) -> TxnOffsetCommitResponse:
+) -> "TxnOffsetCommitResponse | asyncio.Future[TxnOffsetCommitResponse]":
     """Check producer and member, store inside the transaction, answer per partition."""
     forbidden = 0
     if not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
@@ -51,14 +54,48 @@ def handle(
             else:
                 known.append((topic, part, result))
         topics.append(TxnOffsetCommitResponseTopic(wanted.name, wanted.topic_id, parts))
-    if known:
-        _commit(broker, request, version, known)
-    return TxnOffsetCommitResponse(0, topics)
-
-
-def _commit(broker: "Broker", request: TxnOffsetCommitRequest, version: int, known: list[Known]) -> None:
-    """Store what may be stored, and put the others' errors into their results."""
+    response = TxnOffsetCommitResponse(0, topics)
+    if not known:
+        return response
     error = _check(broker, request, version, known)
+    names = {topic.name for topic, _, _ in known}
+    if not error and broker.transactions.unsynced(request.transactional_id, names):
+        go_on = connection.hold()  # the end of the transaction, say, comes after this
+        task = broker.loop.create_task(_later(broker, connection, request, version, response, names))
+        task.add_done_callback(lambda _: go_on())
+        return task
+    _store(broker, request, known, error)
+    unsynced = broker.groups.unsynced(request.group_id)
+    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+
+
+async def _later(
+    broker: "Broker",
+    connection: "Connection",
+    request: TxnOffsetCommitRequest,
+    version: int,
+    response: TxnOffsetCommitResponse,
+    names: set[str],
+) -> TxnOffsetCommitResponse:
+    """Begin again when it is on disk that the group is in the transaction."""
+    failed = await broker.flusher.synced(broker.transactions.unsynced(request.transactional_id, names))
+    failpoints.reach(failpoints.ADDED_SYNCED)
+    if failed:
+        return _not_synced(response, failed)
+    answer = handle(broker, connection, request, version)
+    return await answer if isinstance(answer, asyncio.Future) else answer
+
+
+def _not_synced(response: TxnOffsetCommitResponse, _: "dict[Partition, str]") -> TxnOffsetCommitResponse:
+    """The answer when the disk refused: whether the offsets are there is not known."""
+    for topic in response.topics:
+        for part in topic.partitions:
+            part.error_code = part.error_code or errors.COORDINATOR_NOT_AVAILABLE
+    return response
+
+
+def _store(broker: "Broker", request: TxnOffsetCommitRequest, known: list[Known], error: int) -> None:
+    """Store what may be stored, and put the others' errors into their results."""
     longest = broker.settings.integer("offset.metadata.max.bytes")
     now = broker.now_ms()
     commits: list[tuple[Where, Committed]] = []

@@ -1,15 +1,19 @@
-"""DescribeConfigs (key 32), versions 1-4: settings of topics and of the broker, with their source and type.
+"""DescribeConfigs (key 32), versions 1-4: settings of topics, of the broker and of groups, with their source and type.
 
 Topics: every setting that Kafka has for topics; those without effect on one machine are listed too, so that tools work;
 of a topic whose ``millstream.overload`` is not ``buffer`` the counters of loss and waiting, read-only.
-Broker: the settings in effect, all read-only (they are given at start). Gaps: no broker loggers, no documentation
-texts; client metrics and groups have no settings of their own.
+Broker: the settings in effect, read-only where they can only be given at start; without a number what Kafka calls the
+default of the cluster, of which only what was changed. Gaps: no broker loggers, no documentation texts; client metrics
+have no settings.
 """
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.configs import BROKER, CLIENT_METRICS, GROUP, TOPIC, ConfigError, check_node
+from millstream.broker.dynamic import DEFAULT
+from millstream.broker.dynamic import GROUP as GROUP_SETTINGS
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
-from millstream.broker.settings import KNOWN
+from millstream.broker.settings import DYNAMIC, KNOWN, TOPIC_SYNONYMS
 from millstream.log.config import ENGINE, SETTINGS, TopicConfig
 from millstream.protocol import errors
 from millstream.protocol.messages.describe_configs import (
@@ -26,14 +30,15 @@ if TYPE_CHECKING:
     from millstream.broker.connection import Connection
     from millstream.log import Topic
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 # The error without the right to see (or change) the settings of a resource, and the kind of resource that has the right.
 _RIGHTS = {
     TOPIC: (errors.TOPIC_AUTHORIZATION_FAILED, Resource.TOPIC),
     GROUP: (errors.GROUP_AUTHORIZATION_FAILED, Resource.GROUP),
     BROKER: (errors.CLUSTER_AUTHORIZATION_FAILED, Resource.CLUSTER),
 }
-TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5
+# Where a value is from, in Kafka's numbers (DescribeConfigsResponse.ConfigSource).
+TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 2, 3, 4, 5
+GROUP_CONFIG = 8
 TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
@@ -45,9 +50,7 @@ def denied(connection: "Connection", operation: Operation, resource_type: int, n
 
 def source_of(broker: "Broker", config: TopicConfig, name: str) -> int:
     """Where a topic's setting comes from, in Kafka's numbers."""
-    if name in config.overrides:
-        return TOPIC_CONFIG
-    return DEFAULT_CONFIG if config.is_default(name) else STATIC_BROKER_CONFIG
+    return next((each.source for each in _of_topic(broker, config, name)), DEFAULT_CONFIG)
 
 
 def handle(
@@ -59,11 +62,10 @@ def handle(
         try:
             right = denied(connection, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
             if right:
-                raise LookupError(right, "Authorization failed.")
+                raise ConfigError(right, "Authorization failed.")
             configs = _configs(broker, resource, request.include_synonyms)
-        except LookupError as e:
-            code, text = e.args
-            results.append(DescribeConfigsResult(code, text, resource.resource_type, resource.resource_name, []))
+        except ConfigError as e:
+            results.append(DescribeConfigsResult(e.code, str(e), resource.resource_type, resource.resource_name, []))
             continue
         if resource.configuration_keys is not None:
             wanted = set(resource.configuration_keys)
@@ -78,31 +80,59 @@ def _configs(
     if resource.resource_type == TOPIC:
         topic = broker.log.topics.get(resource.resource_name)
         if topic is None:
-            raise LookupError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name} does not exist")
+            raise ConfigError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name} does not exist")
         found = [_topic_setting(broker, topic.config, name, synonyms) for name in SETTINGS]
         return found + (_counters(topic) if topic.config.overload != "buffer" else [])
     if resource.resource_type == BROKER:
-        if resource.resource_name not in ("", str(broker.node_id)):
-            text = f"Unexpected broker id, expected {broker.node_id}, but received {resource.resource_name}"
-            raise LookupError(errors.INVALID_REQUEST, text)
-        return _broker_settings(broker) if resource.resource_name else []
-    if resource.resource_type in (CLIENT_METRICS, GROUP):
+        check_node(broker, resource.resource_name)
+        return _broker_settings(broker, synonyms) if resource.resource_name else _cluster_defaults(broker, synonyms)
+    if resource.resource_type == GROUP:
+        if not resource.resource_name:
+            raise ConfigError(errors.INVALID_REQUEST, "Group name must not be empty")
+        return [_group_setting(broker, resource.resource_name, name, synonyms) for name in GROUP_SETTINGS]
+    if resource.resource_type == CLIENT_METRICS:
         return []
-    raise LookupError(errors.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+    raise ConfigError(errors.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
 
 
 def _topic_setting(broker: "Broker", config: TopicConfig, name: str, synonyms: bool) -> DescribeConfigsResourceResult:
     setting = SETTINGS[name]
-    others = []
-    if synonyms:
-        if name in config.overrides:
-            others.append(DescribeConfigsSynonym(name, config.overrides[name], TOPIC_CONFIG))
-        if setting.synonym is not None:
-            if (given := broker.log_defaults.get(name)) is not None:
-                others.append(DescribeConfigsSynonym(setting.synonym, given, STATIC_BROKER_CONFIG))
-            others.append(DescribeConfigsSynonym(setting.synonym, setting.default, DEFAULT_CONFIG))
+    others = _of_topic(broker, config, name) if synonyms else []
+    source = source_of(broker, config, name)
     return DescribeConfigsResourceResult(
-        name, config.get(name), False, source_of(broker, config, name), False, others, TYPES[setting.kind], None
+        name, config.get(name), False, source, False, others, TYPES[setting.kind], None
+    )
+
+
+def _of_topic(broker: "Broker", config: TopicConfig, name: str) -> list[DescribeConfigsSynonym]:
+    """All that a topic and the broker have been given for a topic's setting, what is in effect first."""
+    found = [DescribeConfigsSynonym(name, config.overrides[name], TOPIC_CONFIG)] if name in config.overrides else []
+    synonym = SETTINGS[name].synonym
+    return found + _of_broker(broker, synonym) if synonym is not None else found
+
+
+def _of_broker(broker: "Broker", name: str) -> list[DescribeConfigsSynonym]:
+    """All that the broker has been given for one of its settings, what is in effect first, the default last."""
+    dynamic = broker.dynamic
+    found = [
+        DescribeConfigsSynonym(name, value, source)
+        for value, source in (
+            (dynamic.broker.get(dynamic.node, {}).get(name), DYNAMIC_BROKER_CONFIG),
+            (dynamic.broker.get(DEFAULT, {}).get(name), DYNAMIC_DEFAULT_CONFIG),
+            (broker.settings.static.get(name), STATIC_BROKER_CONFIG),
+        )
+        if value is not None
+    ]
+    return [*found, DescribeConfigsSynonym(name, broker.settings.default(name), DEFAULT_CONFIG)]
+
+
+def _group_setting(broker: "Broker", group_id: str, name: str, synonyms: bool) -> DescribeConfigsResourceResult:
+    others = _of_broker(broker, GROUP_SETTINGS[name].synonym)
+    if (given := broker.dynamic.groups.get(group_id, {}).get(name)) is not None:
+        others.insert(0, DescribeConfigsSynonym(name, given, GROUP_CONFIG))
+    value = str(broker.dynamic.of_group(group_id, name))
+    return DescribeConfigsResourceResult(
+        name, value, False, others[0].source, False, others if synonyms else [], TYPES["int"], None
     )
 
 
@@ -123,26 +153,49 @@ def _counters(topic: "Topic") -> list[DescribeConfigsResourceResult]:
     ]
 
 
-def _broker_settings(broker: "Broker") -> list[DescribeConfigsResourceResult]:
-    rows = [(name, broker.settings.values[name], known.kind) for name, known in KNOWN.items()]
-    for name, setting in [(s.synonym or "", s) for s in SETTINGS.values() if s.synonym] + list(ENGINE.items()):
-        rows.append((name, broker.settings.log_defaults.get(name, setting.default), setting.kind))
-    given = {**broker.settings.given, "listeners": "", "advertised.listeners": "", "log.dirs": ""}
-    rows = [row for row in rows if row[0] != "advertised.listeners"]
+def _broker_settings(broker: "Broker", synonyms: bool) -> list[DescribeConfigsResourceResult]:
     bound = ",".join(f"{each.protocol}://{each.address}" for each in broker.listeners)
     told = ",".join(f"{each.protocol}://{each.host}:{each.port}" for each in broker.listeners)
-    rows += [("listeners", bound, "list"), ("advertised.listeners", told, "list")]
-    rows.append(("log.dirs", str(broker.log.folder.absolute()), "list"))
+    here = {"listeners": bound, "advertised.listeners": told, "log.dirs": str(broker.log.folder.absolute())}
+    rows = [_here(name, value) for name, value in here.items()]
+    names = (set(KNOWN) | set(TOPIC_SYNONYMS) | set(ENGINE)) - set(here)
+    rows += [_broker_setting(broker, name, synonyms) for name in names]
+    return sorted(rows, key=lambda row: row.name)
+
+
+def _here(name: str, value: str) -> DescribeConfigsResourceResult:
+    """Where the broker is, which is never at its default."""
+    return DescribeConfigsResourceResult(name, value, True, STATIC_BROKER_CONFIG, False, [], TYPES["list"], None)
+
+
+def _broker_setting(broker: "Broker", name: str, synonyms: bool) -> DescribeConfigsResourceResult:
+    kind = broker.settings.kind(name)
+    others = _of_broker(broker, name)
+    secret = kind == "password"
+    return DescribeConfigsResourceResult(
+        name,
+        None if secret else broker.settings.value(name),
+        name not in DYNAMIC,
+        others[0].source,
+        secret,
+        others if synonyms and not secret else [],
+        TYPES[kind],
+        None,
+    )
+
+
+def _cluster_defaults(broker: "Broker", synonyms: bool) -> list[DescribeConfigsResourceResult]:
+    """What was changed for all brokers."""
     return [
         DescribeConfigsResourceResult(
             name,
-            None if kind == "password" else value,
-            True,
-            STATIC_BROKER_CONFIG if name in given else DEFAULT_CONFIG,
-            kind == "password",
-            [],
-            TYPES[kind],
+            value,
+            False,
+            DYNAMIC_DEFAULT_CONFIG,
+            False,
+            [DescribeConfigsSynonym(name, value, DYNAMIC_DEFAULT_CONFIG)] if synonyms else [],
+            TYPES[broker.settings.kind(name)],
             None,
         )
-        for name, value, kind in sorted(rows)
+        for name, value in broker.dynamic.broker.get(DEFAULT, {}).items()
     ]

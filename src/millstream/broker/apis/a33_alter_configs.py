@@ -1,14 +1,10 @@
-"""AlterConfigs (key 33), versions 0-2: replace all of a topic's own settings (deprecated in favour of key 44).
-
-Gaps: the broker's settings are given at start and cannot be changed while it runs.
-"""
+"""AlterConfigs (key 33), versions 0-2: replace all that a topic, the broker or a group has been given (deprecated: key 44)."""
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.apis.a32_describe_configs import TOPIC, denied
+from millstream.broker.apis.a32_describe_configs import denied
+from millstream.broker.configs import ConfigError, find
 from millstream.broker.security.acls import Operation
-from millstream.log import LogError
-from millstream.log.config import TopicConfig
 from millstream.protocol import errors
 from millstream.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -37,28 +33,17 @@ def handle(
 
 
 def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool) -> tuple[int, str | None]:
-    if resource.resource_type != TOPIC:
-        return (
-            errors.INVALID_REQUEST,
-            "Only a topic's settings can be changed while the broker runs; its own are given at its start, with --set.",
-        )
-    topic = broker.log.topics.get(resource.resource_name)
-    # As in Kafka, whether the settings are right is looked at before whether the topic is there
-    # (ConfigurationControlManager.validateAlterConfig).
-    changes: dict[str, str | None] = dict.fromkeys(topic.config.overrides if topic is not None else ())
     names = [config.name for config in resource.configs]
     if len(set(names)) != len(names):
         return errors.INVALID_REQUEST, "Error due to duplicate config keys"
     for config in resource.configs:
         if config.value is None:
             return errors.INVALID_REQUEST, f"Null value not supported for : {config.name}"
-        changes[config.name] = config.value
     try:
-        TopicConfig({k: v for k, v in changes.items() if v is not None}, broker.log_defaults)
-        if topic is None:
-            return errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist."
-        if not validate_only:
-            broker.log.configure(topic.name, changes)
-    except LogError as e:
+        settings = find(broker, resource.resource_type, resource.resource_name)
+        changes: dict[str, str | None] = dict.fromkeys(settings.overrides)
+        changes.update((config.name, config.value) for config in resource.configs)
+        settings.change(changes, only_check=validate_only)
+    except ConfigError as e:
         return e.code, str(e)
     return 0, None

@@ -1,5 +1,9 @@
-"""DeleteGroups (key 42), versions 0-3: remove groups without members, with their offsets."""
+"""DeleteGroups (key 42), versions 0-3: remove groups without members, with their offsets.
 
+While any topic is ``commit`` the answer waits until the removal is on disk.
+"""
+
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -9,13 +13,14 @@ from millstream.protocol.messages.delete_groups import DeletableGroupResult, Del
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
+    from millstream.log import Partition
 
 
 def handle(
     broker: "Broker", connection: "Connection", request: DeleteGroupsRequest, version: int
-) -> DeleteGroupsResponse:
+) -> "DeleteGroupsResponse | asyncio.Future[DeleteGroupsResponse]":
     """One result per group."""
-    return DeleteGroupsResponse(
+    response = DeleteGroupsResponse(
         0,
         [
             DeletableGroupResult(
@@ -27,3 +32,11 @@ def handle(
             for group_id in request.groups_names
         ],
     )
+    unsynced = broker.groups.removed(result.group_id for result in response.results if not result.error_code)
+    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+
+
+def _not_synced(response: DeleteGroupsResponse, _: "dict[Partition, str]") -> DeleteGroupsResponse:
+    for result in response.results:
+        result.error_code = result.error_code or errors.COORDINATOR_NOT_AVAILABLE
+    return response

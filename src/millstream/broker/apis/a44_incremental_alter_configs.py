@@ -1,16 +1,17 @@
-"""IncrementalAlterConfigs (key 44), versions 0-1: set, delete, append to and subtract from a topic's settings.
+"""IncrementalAlterConfigs (key 44), versions 0-1: set, delete, append to and subtract from settings.
 
-Gaps: the broker's settings are given at start and cannot be changed while it runs; client metrics are not collected.
+Of topics, of the broker (those that Kafka lets change while it runs) and of groups. Gaps: log levels; client metrics are
+not collected.
 """
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.apis.a32_describe_configs import TOPIC, denied
+from millstream.broker.apis.a32_describe_configs import denied
+from millstream.broker.configs import ConfigError, Configurable, find
 from millstream.broker.security.acls import Operation
-from millstream.log import LogError
-from millstream.log.config import SETTINGS, TopicConfig
 from millstream.protocol import errors
 from millstream.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -39,45 +40,33 @@ def handle(
 
 
 def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool) -> tuple[int, str | None]:
-    if resource.resource_type != TOPIC:
-        return (
-            errors.INVALID_REQUEST,
-            "Only a topic's settings can be changed while the broker runs; its own are given at its start, with --set.",
-        )
-    topic = broker.log.topics.get(resource.resource_name)
-    # As in Kafka, whether the settings are right is looked at before whether the topic is there
-    # (ConfigurationControlManager.validateAlterConfig).
-    config_now = topic.config if topic is not None else TopicConfig({}, broker.log_defaults)
     names = [config.name for config in resource.configs]
     if len(set(names)) != len(names):
         return errors.INVALID_REQUEST, "Error due to duplicate config keys"
-    changes: dict[str, str | None] = {}
-    for config in resource.configs:
-        name, operation = config.name, config.config_operation
-        if operation == DELETE:
-            changes[name] = None
-        elif operation not in (SET, APPEND, SUBTRACT):
-            return errors.INVALID_REQUEST, f"Unknown operation {operation} on {name}."
-        elif config.value is None:
-            return errors.INVALID_REQUEST, f"Null value not supported for : {name}"
-        elif operation == SET:
-            changes[name] = config.value
-        else:
-            setting = SETTINGS.get(name)
-            if setting is None or setting.kind != "list":
-                return errors.INVALID_CONFIG, f"Config value append is not allowed for config key: {name}"
-            value = config_now.get(name)
-            present = [part.strip() for part in value.split(",") if part.strip()]
-            given = [part.strip() for part in config.value.split(",") if part.strip()]
-            kept = present + [p for p in given if p not in present] if operation == APPEND else None
-            changes[name] = ",".join([p for p in present if p not in given] if kept is None else kept)
     try:
-        after = {**config_now.overrides, **changes}
-        TopicConfig({k: v for k, v in after.items() if v is not None}, broker.log_defaults)
-        if topic is None:
-            return errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist."
-        if not validate_only:
-            broker.log.configure(topic.name, changes)
-    except LogError as e:
+        settings = find(broker, resource.resource_type, resource.resource_name)
+        changes = {config.name: _changed(settings, config) for config in resource.configs}
+        settings.change(changes, only_check=validate_only)
+    except ConfigError as e:
         return e.code, str(e)
     return 0, None
+
+
+def _changed(settings: Configurable, config: AlterableConfig) -> str | None:
+    """A setting's new value, None to remove it. Raises ConfigError."""
+    name, operation = config.name, config.config_operation
+    if operation == DELETE:
+        return None
+    if operation not in (SET, APPEND, SUBTRACT):
+        raise ConfigError(errors.INVALID_REQUEST, f"Unknown operation {operation} on {name}.")
+    if config.value is None:
+        raise ConfigError(errors.INVALID_REQUEST, f"Null value not supported for : {name}")
+    if operation == SET:
+        return config.value
+    if not settings.is_list(name):
+        raise ConfigError(errors.INVALID_CONFIG, f"Config value append is not allowed for config key: {name}")
+    present = [part.strip() for part in settings.value(name).split(",") if part.strip()]
+    given = [part.strip() for part in config.value.split(",") if part.strip()]
+    if operation == APPEND:
+        return ",".join(present + [part for part in given if part not in present])
+    return ",".join(part for part in present if part not in given)

@@ -1,5 +1,9 @@
-"""OffsetDelete (key 47), version 0: remove committed offsets of topics that the group does not subscribe to now."""
+"""OffsetDelete (key 47), version 0: remove committed offsets of topics that the group does not subscribe to now.
 
+While any topic is ``commit`` the answer waits until the removal is on disk.
+"""
+
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 def handle(
     broker: "Broker", connection: "Connection", request: OffsetDeleteRequest, version: int
-) -> OffsetDeleteResponse:
+) -> "OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]":
     """One result per partition."""
     if not connection.may(Operation.DELETE, Resource.GROUP, request.group_id):
         return OffsetDeleteResponse(errors.GROUP_AUTHORIZATION_FAILED)
@@ -43,4 +47,7 @@ def handle(
                 places.append((wanted.name, part.partition_index))
             parts.append(OffsetDeleteResponsePartition(part.partition_index, code))
         topics.append(OffsetDeleteResponseTopic(wanted.name, parts))
-    return OffsetDeleteResponse(broker.groups.forget_offsets(request.group_id, places), 0, topics)
+    response = OffsetDeleteResponse(broker.groups.forget_offsets(request.group_id, places), 0, topics)
+    unsynced = broker.groups.removed([request.group_id]) if places and not response.error_code else []
+    refused = OffsetDeleteResponse(errors.COORDINATOR_NOT_AVAILABLE)
+    return broker.flusher.after(unsynced, response, lambda *_: refused) if unsynced else response

@@ -6,6 +6,7 @@ Gaps: a group changes between the classic and the new protocol only while it has
 (there is one broker); regular expressions that could take long to match are refused (``broker/patterns.py``).
 """
 
+import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def handle(
     broker: "Broker", connection: "Connection", request: ConsumerGroupHeartbeatRequest, version: int
-) -> ConsumerGroupHeartbeatResponse:
+) -> "ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]":
     """Check the request's form, give it to the group."""
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
         return ConsumerGroupHeartbeatResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
@@ -65,10 +66,17 @@ def handle(
                 for topic, indexes in outcome.assignment.items()
             ]
         )
-    interval = broker.settings.integer("group.consumer.heartbeat.interval.ms") if request.member_epoch >= 0 else 0
+    interval = 0
+    if request.member_epoch >= 0:
+        interval = broker.dynamic.of_group(request.group_id, "consumer.heartbeat.interval.ms")
     if outcome.error:
         return ConsumerGroupHeartbeatResponse(0, outcome.error, outcome.message)
-    return ConsumerGroupHeartbeatResponse(0, 0, None, outcome.member_id, outcome.epoch, interval, assignment)
+    response = ConsumerGroupHeartbeatResponse(0, 0, None, outcome.member_id, outcome.epoch, interval, assignment)
+    unsynced = broker.groups.unanswered(request.group_id)
+    if not unsynced:
+        return response
+    refused = ConsumerGroupHeartbeatResponse(0, errors.COORDINATOR_NOT_AVAILABLE, "the group could not be stored")
+    return broker.flusher.after(unsynced, response, lambda *_: refused)
 
 
 def _wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> tuple[int, str] | None:

@@ -1,7 +1,8 @@
-"""ListConfigResources (key 74), versions 0-1: what has settings: topics and the broker (client metrics, groups: none)."""
+"""ListConfigResources (key 74), versions 0-1: what has settings: topics, the broker, and groups that were given some."""
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.list_config_resources import (
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 KNOWN = {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
 
 
@@ -34,4 +34,6 @@ def handle(
         found += [ConfigResource(name, TOPIC) for name in broker.log.topics]
     if BROKER in types:
         found.append(ConfigResource(str(broker.node_id), BROKER))
+    if GROUP in types:
+        found += [ConfigResource(group_id, GROUP) for group_id in broker.dynamic.groups]
     return ListConfigResourcesResponse(0, 0, found)

@@ -1,8 +1,14 @@
-"""The offsets that groups commit: who may, stored before the answer, and what becomes of them."""
+"""The offsets that groups commit: who may, stored before the answer, and what becomes of them.
 
+What is committed for a topic that is ``commit`` is answered, and shown to anybody, only when it is on disk
+(``Offsets.upto``, ``unsynced``). With it goes what was stored of the group before: a generation or member epoch that was
+lost in a power cut is one under which nothing was committed for such a topic, and its members join again.
+"""
+
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from millstream.broker import limits
+from millstream.broker import failpoints, limits
 from millstream.broker.groups import records
 from millstream.broker.groups.classic import ClassicGroup
 from millstream.broker.groups.offsets import Committed, Offsets, Where
@@ -12,7 +18,7 @@ from millstream.protocol import errors
 
 if TYPE_CHECKING:
     from millstream.broker.connection import Connection
-    from millstream.log import Topic
+    from millstream.log import Partition, Topic
     from millstream.protocol.messages.offset_commit import OffsetCommitRequestTopic
     from millstream.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
 
@@ -36,6 +42,47 @@ def named_topic(
 
 class Commits(Running):
     """The offsets of all groups."""
+
+    # ---- what a power cut must not undo
+
+    def is_commit(self, topics: Iterable[str]) -> bool:
+        """Whether what is committed for these topics must survive a power cut."""
+        return self.store.durable or any(self._broker.is_commit(name) for name in topics)
+
+    def unsynced(self, group_id: str) -> "list[Partition]":
+        """What has to be synced before the group's offsets are answered or shown."""
+        offsets = self.offsets.get(group_id)
+        if offsets is None or not offsets.upto:
+            return []
+        partition = self.store.partition(group_id)
+        return [partition] if partition.flushed_offset < offsets.upto else []
+
+    def removed(self, group_ids: Iterable[str]) -> "list[Partition]":
+        """What has to be synced before a removal of groups or their offsets is answered."""
+        if not self.store.durable and not self._broker.log.has_commit:
+            return []
+        partitions = {self.store.partition(group_id): None for group_id in group_ids}
+        return [partition for partition in partitions if partition.flushed_offset < partition.end_offset]
+
+    def topics_of(self, group_id: str) -> set[str]:
+        """The topics that a group follows, or has committed offsets for."""
+        found: set[str] = set()
+        if (offsets := self.offsets.get(group_id)) is not None:
+            found.update(name for name, _ in offsets.places())
+        if (group := self.groups.get(group_id)) is not None:
+            found.update(group.topics or ())
+        if (consumer := self.consumers.get(group_id)) is not None:
+            found |= consumer.subscribed()
+        return found
+
+    def pending_topics(self, producer_id: int) -> set[str]:
+        """The topics for which an open transaction has committed offsets."""
+        found: set[str] = set()
+        for group_id in self.writers.get(producer_id, ()):
+            offsets = self.offsets.get(group_id)
+            if offsets is not None:
+                found.update(name for name, _ in offsets.pending.get(producer_id, ()))
+        return found
 
     # ---- whether it is allowed
 
@@ -121,7 +168,13 @@ class Commits(Running):
             offsets = self.offsets.setdefault(group_id, Offsets())
             for where, what in commits:
                 offsets.commit(where, what)
+            failpoints.reach(failpoints.OFFSETS_STORED)
+            self._guard(group_id, offsets, commits)
         return error
+
+    def _guard(self, group_id: str, offsets: Offsets, commits: list[tuple[Where, Committed]]) -> None:
+        if self.is_commit({name for (name, _), _ in commits}):
+            offsets.upto = self.store.partition(group_id).end_offset
 
     def commit_pending(self, group_id: str, producer: tuple[int, int], commits: list[tuple[Where, Committed]]) -> int:
         """Store offsets inside a producer's transaction; the error code."""
@@ -131,13 +184,26 @@ class Commits(Running):
             offsets = self.offsets.setdefault(group_id, Offsets())
             for where, what in commits:
                 offsets.commit_pending(producer[0], where, what)
+            self.writers.setdefault(producer[0], set()).add(group_id)
+            failpoints.reach(failpoints.PENDING_STORED)
+            self._guard(group_id, offsets, commits)
         return error
 
-    def transaction_ended(self, producer_id: int, commit: bool, index: int) -> None:
+    def transaction_ended(self, producer_id: int, commit: bool, index: int, *, durable: bool) -> None:
         """The marker of a transaction is in a partition of the offsets topic: it ends what was committed there."""
-        for group_id, offsets in self.offsets.items():
-            if producer_id in offsets.pending and self.store.partition(group_id).index == index:
+        writers = self.writers.get(producer_id, set())
+        for group_id in list(writers):
+            partition = self.store.partition(group_id)
+            if partition.index != index:
+                continue
+            writers.discard(group_id)
+            offsets = self.offsets.get(group_id)
+            if offsets is not None:
                 offsets.end(producer_id, commit)
+                if durable:
+                    offsets.upto = partition.end_offset
+        if not writers:
+            self.writers.pop(producer_id, None)
 
     def forget_offsets(self, group_id: str, places: list[Where]) -> int:
         """Remove offsets, those of open transactions too (OffsetMetadataManager.deleteOffsets); the error code."""

@@ -1,6 +1,7 @@
 """The groups of the broker from its start to its end: read back from the log, deleted, expired.
 
-Everything happens on the event loop; a write to ``__consumer_offsets`` is done when the call returns.
+Everything happens on the event loop; a write to ``__consumer_offsets`` is done when the call returns. What must also be on
+disk before it is answered stands in commits.py, and for groups themselves in running.py.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class GroupCoordinator(Commits):
         for record in self.store.replay():
             written = now - max(0, wall - record.at) / 1000
             if record.ended is not None:
-                self.transaction_ended(record.producer_id, record.ended, record.partition)
+                self.transaction_ended(record.producer_id, record.ended, record.partition, durable=False)
             elif record.type in (records.OFFSET_COMMIT, records.OFFSET_COMMIT_LEGACY):
                 group_id, where, what = records.read_offset(record)
                 offsets = self.offsets.setdefault(group_id, Offsets())
@@ -45,6 +46,7 @@ class GroupCoordinator(Commits):
                     offsets.forget(where)
                 elif record.producer_id >= 0:
                     offsets.commit_pending(record.producer_id, where, what)
+                    self.writers.setdefault(record.producer_id, set()).add(group_id)
                 else:
                     offsets.commit(where, what)
             elif record.type == records.GROUP_METADATA:
@@ -62,6 +64,9 @@ class GroupCoordinator(Commits):
                     if record.type == consumer_records.GROUP:  # the last one of an empty group: its last member left
                         self.consumers[group_id].since = written
         self.offsets = {g: o for g, o in self.offsets.items() if o}
+        if self.store.durable or self._broker.log.has_commit:
+            for group_id, left in self.offsets.items():  # what a killed broker wrote need not be synced yet
+                left.upto = self.store.partition(group_id).end_offset
         for consumer in self.consumers.values():
             consumer.restore(now)
         for group_id in [*self.groups, *self.consumers]:

@@ -18,6 +18,7 @@ from millstream.protocol import errors
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
+    from millstream.log import Partition
 
 logger = logging.getLogger(__name__)
 # A batch of tombstones or offsets has at most so many records, to stay below max.message.bytes.
@@ -39,6 +40,7 @@ class Directory:
         self.groups: dict[str, ClassicGroup] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, Offsets] = {}
+        self.writers: dict[int, set[str]] = {}  # producer id -> groups for which its open transaction committed offsets
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def classic(self, group_id: str, create: bool = False) -> ClassicGroup | None:
@@ -58,6 +60,13 @@ class Directory:
     def exists(self, group_id: str) -> bool:
         """Whether there is a group, if only by its offsets."""
         return group_id in self.groups or group_id in self.offsets or group_id in self.consumers
+
+    def unanswered(self, group_id: str) -> "list[Partition]":
+        """What has to be synced before members are answered: only where ``__consumer_offsets`` itself is ``commit``."""
+        if not self.store.durable:
+            return []
+        partition = self.store.partition(group_id)
+        return [partition] if partition.flushed_offset < partition.end_offset else []
 
     def offsets_only(self, group_id: str) -> bool:
         """Whether a group exists only by offsets committed from outside."""

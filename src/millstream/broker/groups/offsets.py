@@ -26,11 +26,13 @@ class Offsets:
 
     Of two commits for a partition the later one wins, whenever the transaction of the earlier one ends
     (OffsetMetadataManager.replayEndTransactionMarker): each has the number of its turn.
+    ``upto`` is an offset of ``__consumer_offsets``: only when that is synced up to it may this be answered or shown.
     """
 
     committed: dict[Where, Committed] = field(default_factory=dict)
     pending: dict[int, dict[Where, Committed]] = field(default_factory=dict)  # producer id -> offsets
     turn: int = 0
+    upto: int = 0
 
     def commit(self, where: Where, what: Committed) -> None:
         """A plain commit."""

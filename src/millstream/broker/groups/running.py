@@ -1,4 +1,8 @@
-"""Runs the members: gives their events to the state machines, stores what those want stored, answers when they say so."""
+"""Runs the members: gives their events to the state machines, stores what those want stored, answers when they say so.
+
+Answers wait for the disk only where ``__consumer_offsets`` itself is ``commit`` (``Directory.unanswered``): a generation or a
+member epoch that a power cut takes back fences its members, and they join again.
+"""
 
 import asyncio
 import logging
@@ -17,6 +21,7 @@ from millstream.protocol import errors
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
+    from millstream.log import Partition
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +53,29 @@ class Running(Directory):
                     if isinstance(effect, Joined)
                     else Synced(token, errors.COORDINATOR_NOT_AVAILABLE)
                 )
-            token.set_result(effect)
+            unsynced = [] if effect.error else self.unanswered(group.id)
+            if unsynced:
+                self._answer_later(effect, token, unsynced)
+            else:
+                token.set_result(effect)
         self._schedule(group.id)
+
+    def _answer_later(
+        self, effect: Joined | Synced, token: "asyncio.Future[Joined | Synced]", unsynced: "list[Partition]"
+    ) -> None:
+        """Answer when the group is on disk."""
+
+        def synced(future: "asyncio.Future[dict[Partition, str]]") -> None:
+            if token.done():  # the connection is closed
+                return
+            if not future.result():
+                token.set_result(effect)
+            elif isinstance(effect, Joined):
+                token.set_result(Joined(token, errors.COORDINATOR_NOT_AVAILABLE, effect.member_id))
+            else:
+                token.set_result(Synced(token, errors.COORDINATOR_NOT_AVAILABLE))
+
+        self._broker.flusher.synced(unsynced).add_done_callback(synced)
 
     def _store_group(self, group: ClassicGroup) -> bool:
         now = self._broker.now_ms()
@@ -93,9 +119,15 @@ class Running(Directory):
             group_id,
             self._existing,
             self._matching,
-            session_seconds=self._settings.seconds("group.consumer.session.timeout.ms"),
+            session_seconds=self._broker.dynamic.of_group(group_id, "consumer.session.timeout.ms") / 1000,
             max_size=self._settings.integer("group.consumer.max.size"),
         )
+
+    def reconfigured(self, group_id: str) -> None:
+        """A group's own settings have changed: they hold from its members' next heartbeats on."""
+        consumer = self.consumers.get(group_id)
+        if consumer is not None:
+            consumer.session_seconds = self._broker.dynamic.of_group(group_id, "consumer.session.timeout.ms") / 1000
 
     def _existing(self) -> dict[str, tuple[bytes, int]]:
         """The topics that exist, with ids and partitions; made again only when one came, went or grew."""

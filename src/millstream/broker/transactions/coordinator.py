@@ -1,180 +1,87 @@
-"""Runs the transactions: stores their state, writes the markers, ends what takes too long.
+"""The transactions of the broker: read back from the log, their requests answered, forgotten when nobody uses them.
 
 Everything happens on the event loop. The end of a transaction is decided when its Prepare state is in
-``__transaction_state``; markers that cannot be written then (a full disk, a restart) are written later.
+``__transaction_state``; what waits for the disk stands in stored.py.
 """
 
 import asyncio
 import logging
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from millstream.broker import limits
-from millstream.broker.internal_topics import InternalTopic
-from millstream.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from millstream.broker.transactions import records
-from millstream.broker.transactions.transaction import PREPARED, Effect, State, Store, Transaction, Where
+from millstream.broker import failpoints, limits
+from millstream.broker.transactions.endings import Endings
+from millstream.broker.transactions.transaction import PREPARED, Mark, State, Transaction, Where
 from millstream.broker.transactions.turns import Turns
-from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from millstream.protocol.records import build_marker
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from millstream.broker.broker import Broker
+    from millstream.log import Partition
 
 logger = logging.getLogger(__name__)
-# After markers could not be written, so long until the next try.
-RETRY_SECONDS = 1.0
 # How often transactional ids that nobody uses are looked for.
 EXPIRY_SECONDS = 3600.0
-# There is one coordinator; Kafka's epoch of the partition leader has no meaning here.
-COORDINATOR_EPOCH = 0
 # Transaction version 2 begins with these versions (KIP-890).
 PRODUCE_ADDS = 12
 OFFSET_COMMIT_ADDS = 5
 END_RAISES = 5
 PRODUCER = struct.Struct(">qh")
 PRODUCER_AT = 43  # in a record batch
+T = TypeVar("T")
+Ended = tuple[int, int, int]  # the error code of EndTxn, the id and epoch that the producer goes on with
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(Endings):
     """All transactional ids of the broker."""
 
     def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._settings = broker.settings
-        self.store = InternalTopic(
-            broker.log,
-            TRANSACTIONS_TOPIC,
-            broker.settings.integer("transaction.state.log.num.partitions"),
-            broker.settings.integer("transaction.state.log.segment.bytes"),
-        )
-        self.transactions: dict[str, Transaction] = {}
+        super().__init__(broker)
         self.turns = Turns()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._expiry: asyncio.TimerHandle | None = None
 
     # ---- start and end
 
     def load(self) -> None:
         """Rebuild the transactions and settle those whose end was decided."""
-        for record in self.store.replay():
-            if record.type != records.TRANSACTION:
-                continue
-            transactional_id, transaction = records.read(record)
-            if transaction is None:
-                self.transactions.pop(transactional_id, None)
-            else:
-                self.transactions[transactional_id] = transaction
+        self.transactions = self.stored.load()
         for transaction in self.transactions.values():
             if transaction.state in PREPARED:
                 logger.info("transaction %s: its end was decided, finishing it", transaction.id)
-                self._run(transaction, transaction.resume())
-            self._watch(transaction)
+            self.carry_out(transaction, transaction.resume(), transaction.copy())
         self._expiry = self._broker.loop.call_later(EXPIRY_SECONDS, self._expire_ids)
 
     def close(self) -> None:
-        """End the timers."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        """End the timers, and leave what is under way to the next start."""
+        super().close()
         if self._expiry is not None:
             self._expiry.cancel()
 
-    # ---- effects
-
-    def _run(self, transaction: Transaction, effects: list[Effect]) -> bool:
-        """Carry out effects; whether all could be (markers that cannot be written are tried again later)."""
-        for effect in effects:
-            if isinstance(effect, Store):
-                if not self._write(transaction):
-                    return False
-                continue
-            now = self._broker.now_ms()
-            for where in effect.partitions:
-                if self._mark(where, effect.producer_id, effect.epoch, effect.commit, now):
-                    self._run(transaction, transaction.marked(where, now))
-            if transaction.state in PREPARED:
-                self._broker.loop.call_later(RETRY_SECONDS, self._retry, transaction.id)
-        self._watch(transaction)
-        return True
-
-    def _write(self, transaction: Transaction) -> bool:
-        try:
-            self.store.write(transaction.id, [records.write(transaction)], self._broker.now_ms())
-        except LogError as e:
-            logger.error("transaction %s could not be stored: %s", transaction.id, e)
-            return False
-        return True
-
-    def _mark(self, where: Where, producer_id: int, epoch: int, commit: bool, now: int) -> bool:
-        """Write one marker; whether it is there (or not needed any more)."""
-        topic = self._broker.log.topics.get(where[0])
-        if topic is None or where[1] >= len(topic.partitions):
-            return True
-        marker = build_marker(producer_id, epoch, commit=commit, coordinator_epoch=COORDINATOR_EPOCH, timestamp=now)
-        try:
-            topic.partitions[where[1]].append(marker, now, internal=True)
-        except LogError as e:
-            if e.code in (errors.INVALID_PRODUCER_EPOCH, errors.TRANSACTION_COORDINATOR_FENCED):
-                logger.warning("transaction marker for %s-%d of producer %d: %s", *where, producer_id, e)
-                return True  # a later end is there already
-            logger.error("transaction marker for %s-%d of producer %d: %s", *where, producer_id, e)
-            return False
-        if where[0] == OFFSETS_TOPIC:
-            self._broker.groups.transaction_ended(producer_id, commit, where[1])
-        return True
-
-    def _retry(self, transactional_id: str) -> None:
-        transaction = self.transactions.get(transactional_id)
-        if transaction is not None:
-            self._run(transaction, transaction.resume())
-
-    def _watch(self, transaction: Transaction) -> None:
-        """Have a timer for an ongoing transaction, and none for any other."""
-        timer = self._timers.pop(transaction.id, None)
-        if timer is not None:
-            timer.cancel()
-        if transaction.state is State.ONGOING:
-            left = (transaction.started + transaction.timeout_ms - self._broker.now_ms()) / 1000
-            self._timers[transaction.id] = self._broker.loop.call_later(max(left, 0), self._timed_out, transaction.id)
-
-    def _timed_out(self, transactional_id: str) -> None:
-        self._timers.pop(transactional_id, None)
-        transaction = self.transactions.get(transactional_id)
-        if transaction is None:
-            return
-        effects = transaction.expire(self._broker.now_ms())
-        if effects:
-            logger.info("transaction %s took more than %d ms: aborted", transactional_id, transaction.timeout_ms)
-            self._run(transaction, effects)
-        else:
-            self._watch(transaction)
-
     def _expire_ids(self) -> None:
         """Forget transactional ids that were not used for transactional.id.expiration.ms."""
-        cutoff = self._broker.now_ms() - self._settings.integer("transactional.id.expiration.ms")
+        cutoff = self._broker.now_ms() - self._broker.settings.integer("transactional.id.expiration.ms")
         for transaction in list(self.transactions.values()):
             if transaction.updated >= cutoff or transaction.state is State.ONGOING or transaction.state in PREPARED:
                 continue
-            try:
-                self.store.write(transaction.id, [records.removal(transaction.id)], self._broker.now_ms())
-            except LogError as e:
-                logger.error("transaction %s could not be removed: %s", transaction.id, e)
+            if not self.stored.remove(transaction):
                 break
             del self.transactions[transaction.id]
         self._expiry = self._broker.loop.call_later(EXPIRY_SECONDS, self._expire_ids)
 
     # ---- requests
 
-    def init(self, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
+    def init(
+        self, request: InitProducerIdRequest, version: int
+    ) -> "InitProducerIdResponse | asyncio.Future[InitProducerIdResponse]":
         """InitProducerId with a transactional id."""
         transactional_id = request.transactional_id
         timeout = request.transaction_timeout_ms
         if not transactional_id:
             return InitProducerIdResponse(0, errors.INVALID_REQUEST, -1, -1)
-        if not 0 < timeout <= self._settings.integer("transaction.max.timeout.ms"):
+        if not 0 < timeout <= self._broker.settings.integer("transaction.max.timeout.ms"):
             return InitProducerIdResponse(0, errors.INVALID_TRANSACTION_TIMEOUT, -1, -1)
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             return InitProducerIdResponse(0, errors.INVALID_REQUEST, -1, -1)
@@ -185,18 +92,30 @@ class TransactionCoordinator:
                 logger.error("there are %d transactional ids: no more are taken", limits.MAX_TRANSACTIONAL_IDS)
                 return InitProducerIdResponse(0, errors.POLICY_VIOLATION, -1, -1)
             transaction = Transaction(transactional_id, self._broker.log.next_producer_id(), 0, timeout, updated=now)
-            if not self._write(transaction):
+            if not self.stored.write(transaction):
                 return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
             self.transactions[transactional_id] = transaction
-            return InitProducerIdResponse(0, 0, transaction.producer_id, transaction.epoch)
-        error, effects = transaction.init(
-            request.producer_id, request.producer_epoch, timeout, self._new_id(transaction), now
-        )
-        if effects and not self._run(transaction, effects):
-            return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
-        if error:
-            return InitProducerIdResponse(0, self.epoch_error(error, version, 4), -1, -1)
-        return InitProducerIdResponse(0, 0, transaction.producer_id, transaction.epoch)
+        else:
+            before = transaction.copy()
+            error, effects = transaction.init(
+                request.producer_id, request.producer_epoch, timeout, self._new_id(transaction), now
+            )
+            # An open transaction is aborted on its own; the client asks again until that is done.
+            if effects and not self.carry_out(transaction, effects, before):
+                return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
+            if error:
+                return InitProducerIdResponse(0, self.epoch_error(error, version, 4), -1, -1)
+        failpoints.reach(failpoints.EPOCH_STORED)
+        response = InitProducerIdResponse(0, 0, transaction.producer_id, transaction.epoch)
+        refused = InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
+        return self._when_known(transaction, response, refused)
+
+    def _when_known(self, transaction: Transaction, response: T, refused: T) -> "T | asyncio.Future[T]":
+        """An answer that tells an epoch: now, or when it is on disk; ``refused`` when the disk refuses."""
+        if not (self.stored.topic.durable or self._broker.log.has_commit):
+            return response
+        unsynced = self.stored.behind(transaction, transaction.stored)
+        return self._broker.flusher.after(unsynced, response, lambda *_: refused) if unsynced else response
 
     def _new_id(self, transaction: Transaction) -> int:
         """A producer id in case the epochs run out; most of the time none is needed."""
@@ -208,14 +127,34 @@ class TransactionCoordinator:
         return errors.INVALID_PRODUCER_EPOCH if error == errors.PRODUCER_FENCED and version < since else error
 
     def add(self, transactional_id: str, producer_id: int, epoch: int, partitions: set[Where], version: int = 0) -> int:
-        """AddPartitionsToTxn and AddOffsetsToTxn; the error code."""
+        """AddPartitionsToTxn and AddOffsetsToTxn; the error code. On disk when ``unsynced`` has nothing."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return errors.INVALID_PRODUCER_ID_MAPPING
+        if not transaction.holds(producer_id, epoch, partitions):
+            return errors.NONE
+        before = transaction.copy()
         error, effects = transaction.add(producer_id, epoch, partitions, self._broker.now_ms(), version)
-        if effects and not self._run(transaction, effects):
+        if effects and not self.carry_out(transaction, effects, before):
             return errors.COORDINATOR_NOT_AVAILABLE
+        if effects:
+            failpoints.reach(failpoints.ADDED)
         return error
+
+    def unsynced(self, transactional_id: str, topics: "Iterable[str]") -> "list[Partition]":
+        """What has to be synced before a transaction writes to topics, or commits offsets of them, or says that it may."""
+        transaction = self.transactions.get(transactional_id)
+        return [] if transaction is None else self.stored.before_append(transaction, topics)
+
+    def unsynced_group(self, transactional_id: str, group_id: str) -> "list[Partition]":
+        """The same before it is said that a transaction may commit offsets of a group, as far as is known of which topics."""
+        topics: set[str] = set()
+        if self._broker.log.has_commit:
+            topics = self._broker.groups.topics_of(group_id)
+            transaction = self.transactions.get(transactional_id)
+            if transaction is not None:
+                topics |= {name for name, _ in transaction.partitions}
+        return self.unsynced(transactional_id, topics)
 
     def verify(self, transactional_id: str, producer_id: int, epoch: int, partitions: set[Where]) -> int:
         """Whether the transaction is open and holds the partitions; the error code."""
@@ -226,25 +165,30 @@ class TransactionCoordinator:
 
     def end(
         self, transactional_id: str, producer_id: int, epoch: int, commit: bool, version: int
-    ) -> tuple[int, int, int]:
-        """EndTxn; the error code, and the id and epoch that the producer goes on with (version 5)."""
+    ) -> "Ended | asyncio.Future[Ended]":
+        """EndTxn."""
         if not transactional_id:
             return errors.INVALID_REQUEST, -1, -1
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return errors.INVALID_PRODUCER_ID_MAPPING, -1, -1
         raises = version >= END_RAISES
+        before = transaction.copy()
         error, effects = transaction.end(
             producer_id, epoch, commit, self._new_id(transaction), self._broker.now_ms(), raises
         )
-        if effects and not self._run(transaction, effects):
-            return errors.COORDINATOR_NOT_AVAILABLE, -1, -1
         if error:
             return self.epoch_error(error, version, 2), -1, -1
-        if transaction.state in PREPARED:  # markers follow; what the producer goes on with is decided
-            going_on = transaction.next_producer_id if transaction.next_producer_id >= 0 else transaction.producer_id
-            return 0, going_on, transaction.next_epoch if transaction.next_epoch >= 0 else transaction.epoch
-        return 0, transaction.producer_id, transaction.epoch
+        refused = errors.COORDINATOR_NOT_AVAILABLE, -1, -1
+        marks = [effect for effect in effects if isinstance(effect, Mark)]
+        # Decided now: by the time of an answer another producer may have come.
+        going_on = 0, *transaction.going_on()
+        done = not effects or self.carry_out(transaction, effects, before)
+        if isinstance(done, asyncio.Future):
+            return self._broker.answer(done, lambda stored: going_on if stored else refused)
+        if not done:
+            return refused
+        return going_on if marks or not raises else self._when_known(transaction, going_on, refused)
 
     def check_produce(self, transactional_id: str, where: Where, batch: memoryview, version: int) -> int:
         """Whether a transactional batch may be appended; adds the partition for clients of version 2. The error code."""

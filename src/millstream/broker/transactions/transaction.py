@@ -7,7 +7,7 @@ straggler of one transaction cannot slip into the next. A client of version 2 en
 Source: Kafka's TransactionCoordinator and TransactionMetadata; KIP-98, KIP-360, KIP-588, KIP-890.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
 from millstream.protocol import errors
@@ -80,6 +80,18 @@ class Transaction:
     # What the markers of a prepared end carry, and the id that the producer goes on with (-1: the same).
     next_producer_id: int = -1
     next_epoch: int = -1
+    # Where the coordinator has stored it (Stored): offsets of ``__transaction_state``, not part of the state.
+    stored: int = field(default=0, compare=False)
+    ahead: int = field(default=0, compare=False)
+
+    def copy(self) -> "Transaction":
+        """The state as it is now, for ``restore``."""
+        return replace(self, partitions=set(self.partitions))
+
+    def restore(self, before: "Transaction") -> None:
+        """Take back what has happened since ``copy``: it could not be stored."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(before, each.name))
 
     # ---- events
 
@@ -116,6 +128,8 @@ class Transaction:
         self, producer_id: int, epoch: int, partitions: set[Where], now: int, version: int = 0
     ) -> tuple[int, list[Effect]]:
         """The transaction (begins and) writes to these partitions."""
+        if self._comes_early(producer_id, epoch):
+            return errors.CONCURRENT_TRANSACTIONS, []
         if producer_id != self.producer_id:
             return errors.INVALID_PRODUCER_ID_MAPPING, []
         if epoch != self.epoch:
@@ -147,6 +161,8 @@ class Transaction:
         self, producer_id: int, epoch: int, commit: bool, new_id: int, now: int, raise_epoch: bool
     ) -> tuple[int, list[Effect]]:
         """EndTxn; ``raise_epoch`` for transaction version 2."""
+        if self._comes_early(producer_id, epoch):
+            return errors.CONCURRENT_TRANSACTIONS, []
         if raise_epoch and self._is_retry(producer_id, epoch):
             if self.state in PREPARED:
                 return errors.CONCURRENT_TRANSACTIONS, []
@@ -166,13 +182,20 @@ class Transaction:
         done = State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT
         return (errors.NONE if self.state is done else errors.INVALID_TXN_STATE), []
 
+    def going_on(self) -> tuple[int, int]:
+        """The id and epoch that the producer goes on with: known as soon as an end is decided."""
+        if self.state in PREPARED:
+            producer_id = self.next_producer_id if self.next_producer_id >= 0 else self.producer_id
+            return producer_id, self.next_epoch if self.next_epoch >= 0 else self.epoch
+        return self.producer_id, self.epoch
+
     def expire(self, now: int) -> list[Effect]:
         """Abort and fence an ongoing transaction that has taken too long."""
         if self.state is not State.ONGOING or now < self.started + self.timeout_ms:
             return []
         return self._fence(now)
 
-    def resume(self) -> list[Effect]:
+    def resume(self) -> list[Mark]:
         """After a restart, or after markers could not be written: finish a prepared end."""
         return [self._mark()] if self.state in PREPARED else []
 
@@ -188,6 +211,10 @@ class Transaction:
         self.partitions = {where for where in self.partitions if where[0] != topic}
 
     # ---- inside
+
+    def _comes_early(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer of version 2 goes on with the raised epoch while markers are still to be written."""
+        return self.state in PREPARED and self.next_epoch >= 0 and (producer_id, epoch) == self.going_on()
 
     def _is_retry(self, producer_id: int, epoch: int) -> bool:
         """Whether an EndTxn of version 2 comes again after its end was decided, by it or by the coordinator.

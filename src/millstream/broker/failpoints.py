@@ -1,0 +1,24 @@
+"""Places in the coordinators where a crash may hurt."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millstream.settings.failpoints import reach, tripped
+
+EPOCH_STORED: Final = "a producer's epoch stored, not synced, not answered"
+ADDED: Final = "a partition's being in a transaction stored, not synced, nothing of it there"
+ADDED_SYNCED: Final = "a partition's being in a transaction synced, nothing of it there"
+OFFSETS_STORED: Final = "committed offsets stored, not synced, not answered"
+PENDING_STORED: Final = "offsets of a transaction stored, not synced, not answered"
+RECORDS_SYNCED: Final = "records of a transaction synced, its end not stored"
+PREPARED: Final = "the end of a transaction stored, not synced, no marker written"
+PREPARED_SYNCED: Final = "the end of a transaction synced, no marker written"
+MARKED_ONE: Final = "one marker of a transaction written, others to follow"
+MARKED: Final = "all markers of a transaction written, not synced"
+MARKED_SYNCED: Final = "all markers of a transaction synced, its completion not stored"
+COMPLETED: Final = "the completion of a transaction stored, not synced, not answered"
+
+ALL: Final = tuple(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
+
+__all__ = ["ALL", "reach", "tripped"]
