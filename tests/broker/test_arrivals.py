@@ -1,5 +1,7 @@
 """How fast connections may be made: by one address, and by all; and those that hang up before they are let in."""
 
+import os
+import resource
 import signal
 import socket
 import struct
@@ -88,3 +90,29 @@ def test_connections_that_are_gone_before_they_are_accepted(tmp_path, protocol):
         with Wire(process.listeners["PLAINTEXT"]) as wire:
             assert wire.ask(MetadataRequest(None), 12).brokers
         assert "Traceback" not in process.log.read_text()
+
+
+def test_when_descriptors_run_out_who_is_in_is_served_and_the_others_come_later(tmp_path):
+    with Process(tmp_path / "data") as broker, Wire(broker.address) as early:
+        assert early.ask(MetadataRequest(None), 12).brokers
+        pid = broker.popen.pid
+        most = len(os.listdir(f"/proc/{pid}/fd")) + 5
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+        wires = [Wire(broker.address) for _ in range(12)]  # the kernel takes them
+        try:
+            for wire in wires:
+                wire.send(MetadataRequest(None), 12)
+            for wire in wires[:5]:
+                assert wire.receive(MetadataRequest(None), 12).brokers
+            until = time.monotonic() + 20
+            while "cannot accept connections: [Errno 24]" not in broker.log.read_text():
+                assert early.ask(MetadataRequest(None), 12).brokers
+                assert time.monotonic() < until
+            for wire in wires[:5]:
+                wire.socket.close()
+            for wire in wires[5:10]:
+                assert wire.receive(MetadataRequest(None), 12).brokers
+            assert early.ask(MetadataRequest(None), 12).brokers
+        finally:
+            for wire in wires:
+                wire.socket.close()

@@ -112,7 +112,10 @@ class Server:
     async def _watch_certificates(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            await self._loop.run_in_executor(None, self._certificates.look, self.listeners)
+            try:
+                await self._loop.run_in_executor(None, self._certificates.look, self.listeners)
+            except Exception:
+                logger.exception("looking for new certificates failed; it goes on")
 
     def _accept(self, listener: Listener) -> None:
         while True:

@@ -167,7 +167,14 @@ public class Admin {
         ConfigResource broker = new ConfigResource(ConfigResource.Type.BROKER, "0");
         same("0", setting(broker, "node.id").value());
         refused(InvalidRequestException.class, admin.incrementalAlterConfigs(Map.of(broker,
-            List.of(new AlterConfigOp(new ConfigEntry("max.connections", "10"), AlterConfigOp.OpType.SET)))).all());
+            List.of(new AlterConfigOp(new ConfigEntry("num.partitions", "10"), AlterConfigOp.OpType.SET)))).all());
+        change(broker, AlterConfigOp.OpType.SET, "max.connections", "5000");
+        same("5000", setting(broker, "max.connections").value());
+        same(ConfigEntry.ConfigSource.DYNAMIC_BROKER_CONFIG, setting(broker, "max.connections").source());
+        change(broker, AlterConfigOp.OpType.DELETE, "max.connections", "");
+        same("10000", setting(broker, "max.connections").value());
+        change(g, AlterConfigOp.OpType.SET, "consumer.session.timeout.ms", "50000");
+        same("50000", setting(g, "consumer.session.timeout.ms").value());
     }
 
     static long offset(TopicPartition at, OffsetSpec spec) throws Exception {
