@@ -13,6 +13,8 @@ from millstream.protocol.messages.metadata import MetadataRequest, MetadataReque
 from tests.broker.serving import Process
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.system
+
 
 def run(*arguments, timeout=20):
     command = [sys.executable, "-m", "millstream.broker", *map(str, arguments)]

@@ -180,6 +180,7 @@ def test_replacing_forgets_the_rest(broker):
         assert replace() == 0
 
 
+@pytest.mark.system
 def test_new_defaults_hold_for_topics_that_are_there(tmp_path):
     with Process(tmp_path / "data", "log.retention.hours=1") as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})

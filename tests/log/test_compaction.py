@@ -254,6 +254,7 @@ print(rounds, after - before)
 """
 
 
+@pytest.mark.system
 def test_memory_is_bounded_however_many_keys(tmp_path):
     """180,000 keys in the memory for 20,000 of them: more rounds instead of more memory, and the same result."""
     found = {}

@@ -161,6 +161,8 @@ import sys
 from pathlib import Path
 from millstream.log import Log
 from millstream.protocol import records
+
+pytestmark = pytest.mark.system
 log = Log(Path(sys.argv[1]))
 topic = log.topics.get("t") or log.create("t", 1, {"internal.segment.bytes": "20000"})
 partition = topic.partitions[0]

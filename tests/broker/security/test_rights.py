@@ -326,6 +326,7 @@ def limit(wire, kind, name, **limits):
     return made.entries[0].error_code
 
 
+@pytest.mark.system
 def test_quotas_on_a_running_broker(tmp_path):
     settings = ("quota.window.num=2", "quota.window.size.seconds=1")
     with Process(tmp_path / "data", *settings) as process, Wire(process.address, "admin") as admin:
