@@ -13,6 +13,8 @@ import pytest
 from millstream.log import Log, failpoints, verify
 from tests.log.logs import NOW, batch, consume, keyed, open_log, state, values
 
+pytestmark = pytest.mark.system
+
 COMPACTED = {
     "cleanup.policy": "compact",
     "internal.segment.bytes": "500",
@@ -161,8 +163,6 @@ import sys
 from pathlib import Path
 from millstream.log import Log
 from millstream.protocol import records
-
-pytestmark = pytest.mark.system
 log = Log(Path(sys.argv[1]))
 topic = log.topics.get("t") or log.create("t", 1, {"internal.segment.bytes": "20000"})
 partition = topic.partitions[0]
