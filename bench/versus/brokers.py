@@ -31,8 +31,7 @@ JVM = (
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
 )
 # Files of deleted topics go soon, so that the disk does not fill; and what is to be compacted is looked for often.
-SETTINGS = {"log.segment.delete.delay.ms": "1000"}
-KAFKA_SETTINGS = {**SETTINGS, "log.cleaner.backoff.ms": "200"}
+SETTINGS = {"log.segment.delete.delay.ms": "1000", "log.cleaner.backoff.ms": "200"}
 METADATA_VERSION = 12
 HEADER = struct.Struct(">hhih")
 
@@ -185,7 +184,7 @@ class Kafka(Side):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._kafka = ApacheKafka(folder, KAFKA_SETTINGS, JVM)
+        self._kafka = ApacheKafka(folder, SETTINGS, JVM)
         self.address = self._kafka.address
 
     def launch(self) -> subprocess.Popen[bytes]:

@@ -31,8 +31,9 @@ GC_THRESHOLDS = (20_000, 50, 100)
 # A worker thread that computes (compaction) keeps the interpreter for so long from the event loop, at each system call
 # of a request again. Python's default is 5 ms, which made requests take tens of milliseconds while a topic was compacted.
 SWITCH_SECONDS = 0.0001
-# How often the log is asked for housekeeping when there may be something to do at once (interval fsync).
+# Bounds on log.cleaner.backoff.ms, how often the log is asked for housekeeping (interval fsync is due every second).
 HOUSEKEEPING_SECONDS = 1.0
+LEAST_HOUSEKEEPING_SECONDS = 0.05
 # After an accept failed for want of descriptors, so long until the next try.
 ACCEPT_PAUSE_SECONDS = 1.0
 
@@ -159,8 +160,10 @@ class Server:
 
     async def _repeat(self, thread: ThreadPoolExecutor, work: Callable[[int], bool]) -> None:
         """Retention, compaction and interval fsync: one step after the other on a thread of their own."""
+        wanted = self.settings.seconds("log.cleaner.backoff.ms")
+        pause = min(max(wanted, LEAST_HOUSEKEEPING_SECONDS), HOUSEKEEPING_SECONDS)
         while True:
-            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            await asyncio.sleep(pause)
             try:
                 while await self._loop.run_in_executor(thread, work, self.broker.now_ms()):
                     pass

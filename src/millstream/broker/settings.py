@@ -70,9 +70,10 @@ KNOWN: dict[str, Known] = {
     "transaction.state.log.segment.bytes": Known("int", str(100 * 1024 * 1024), 1024 * 1024),
     "transaction.max.timeout.ms": Known("int", "900000", 1),
     "transactional.id.expiration.ms": Known("int", "604800000", 1),
-    # Taken, and not needed: the broker looks for work every second, and for transactions that are overdue just in time.
+    # Taken, and not needed: overdue transactions end just in time, and retention looks for work every second.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": Known("int", "10000", 1),
     "log.retention.check.interval.ms": Known("long", "300000", 1, LONG_MAX),
+    # How often the log looks for work, at least every second.
     "log.cleaner.backoff.ms": Known("long", "15000", 0, LONG_MAX),
     # What clients are told to connect to; empty: the addresses of --listen.
     "advertised.listeners": Known("string", ""),
