@@ -87,7 +87,8 @@ def test_passwords_in_errors_are_hidden(monkeypatch, capsys):
 
 
 COMMAND = """
-import time, millstream.cli
+import signal, time, millstream.cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who started the tests may have had it ignored
 def work(*arguments, **more):
     print("on", flush=True)
     {}

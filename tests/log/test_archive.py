@@ -26,8 +26,7 @@ fsspec = pytest.importorskip("fsspec", reason="the archive needs fsspec: pip ins
 
 @pytest.fixture(scope="session")
 def bucket():
-    """An object store over its own protocol, where s3fs and moto are installed (neither is among our dependencies)."""
-    pytest.importorskip("s3fs", reason="an object store is tested where s3fs and moto[server] are installed")
+    """An object store over its own protocol."""
     server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -37,7 +36,7 @@ def bucket():
     server.stop()
 
 
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(params=["memory", "file", pytest.param("s3", marks=pytest.mark.system)])
 def url(request, tmp_path):
     if request.param == "file":
         return f"file://{tmp_path}/archive"
