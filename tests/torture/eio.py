@@ -27,10 +27,7 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
         time.sleep(0.5)
         assert len(load.acknowledged) == before, "a sync was tried again after it had failed"
         broker.end(signal.SIGKILL)
-        after = folder / str(turn)
-        disk.after_cut(disk.key(data), after)
-        data = after
-        disk.keep(data)
+        data = disk.cut(data, folder / str(turn))
         return data
 
     under_load(Broker(disk.environment), data, fail, count, chance, 2000, millstream_durability="commit")

@@ -1,6 +1,6 @@
 """The disk that forgets (disk.c), from Python: built, preloaded, cut, and filled again.
 
-A cut leaves what was synced. Of the rest it may leave anything: `after_cut` with a chance keeps some of it, so that what was
+A cut leaves what was synced. Of the rest it may leave anything: `cut` with a chance keeps some of it, so that what was
 written later may be there while what was written earlier is not.
 """
 
@@ -52,13 +52,15 @@ class Disk:
         else:
             (self.notes / "eio").unlink()
 
-    def after_cut(self, key: str, target: Path, chance: Random | None = None, root: Path | None = None) -> None:
-        """Build in `target` what a cut leaves of the folder whose note is `key`.
+    def cut(self, root: Path, target: Path, chance: Random | None = None) -> Path:
+        """Build in `target` what a cut leaves of the tree `root`, which is durable from then on; returns `target`.
 
-        With a `chance`, and the folder itself as `root`, some of what was not synced is left as well.
+        With a `chance` some of what was not synced is left as well.
         """
-        there = {} if root is None else {self.key(p): p for p in [root, *root.rglob("*")]}
-        self._build(key, target, chance, there)
+        there = {} if chance is None else {self.key(p): p for p in [root, *root.rglob("*")]}
+        self._build(self.key(root), target, chance, there)
+        self.keep(target)
+        return target
 
     def _build(self, key: str, target: Path, chance: Random | None, there: dict[str, Path]) -> None:
         target.mkdir()

@@ -180,12 +180,9 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
             broker.end(signal.SIGKILL)
             mixed.note()
             forgets = chance.random() < 0.5
-            after = folder / str(turn)
-            disk.after_cut(disk.key(root), after, None if forgets else chance, root)
-            root = after
+            root = disk.cut(root, folder / str(turn), None if forgets else chance)
             link.unlink()
             link.symlink_to(root)
-            disk.keep(root)
             broker.start()
             time.sleep(1 + chance.random())
             stop.set()

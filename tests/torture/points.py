@@ -44,10 +44,7 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
             stop = threading.Event()
             threads = world.work(stop, *newer)
             broker.died(60)
-            after = folder / str(turn)
-            disk.after_cut(disk.key(data), after, None if forgets else chance, data)
-            data = after
-            disk.keep(data)
+            data = disk.cut(data, folder / str(turn), None if forgets else chance)
             broker.environment = disk.environment
             broker.start(data)
             time.sleep(0.3 + chance.random() / 2)

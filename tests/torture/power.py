@@ -6,7 +6,8 @@ from pathlib import Path
 from random import Random
 
 from tests.torture.forgetful import Disk
-from tests.torture.loads import Broker, Load, create, main, whole
+from tests.torture.loads import Broker, Load, main
+from tests.torture.rounds import under_load
 
 
 def rounds(folder: Path, count: int, chance: Random) -> None:
@@ -14,32 +15,16 @@ def rounds(folder: Path, count: int, chance: Random) -> None:
     data = folder / "0"
     data.mkdir()
     disk.keep(data)
-    broker = Broker(disk.environment)
-    broker.start(data)
-    create(broker.address, "t", millstream_durability="commit", segment_bytes=str(1 << 20))
-    load = Load(broker.address, "t")
-    try:
-        for turn in range(1, count + 1):
-            load.wait(chance.randrange(50, 3000))
-            time.sleep(chance.random() * 0.01)
-            broker.end(signal.SIGKILL)
-            acknowledged, seen = len(load.acknowledged), len(load.seen)
-            after = folder / str(turn)
-            disk.after_cut(disk.key(data), after)
-            data = after
-            disk.keep(data)
-            broker.start(data)
-            there = load.check()
-            print(
-                f"cut {turn}: {acknowledged} acknowledged, {seen} seen, {there} there, "
-                f"started in {broker.recovery:.2f} s",
-                flush=True,
-            )
-    finally:
-        load.end()
-        broker.end()
-    assert not load.failed, load.failed[:3]
-    whole(data)
+
+    def cut(broker: Broker, load: Load, turn: int) -> Path:
+        nonlocal data
+        time.sleep(chance.random() * 0.01)
+        broker.end(signal.SIGKILL)
+        data = disk.cut(data, folder / str(turn))
+        return data
+
+    config = {"millstream_durability": "commit", "segment_bytes": str(1 << 20)}
+    under_load(Broker(disk.environment), data, cut, count, chance, 3000, **config)
 
 
 if __name__ == "__main__":
