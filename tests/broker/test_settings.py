@@ -1,7 +1,10 @@
 """Settings: Kafka's names, defaults, coarse and fine names, and what is refused with which advice."""
 
+import socket
+
 import pytest
 
+from millstream.broker.security.listeners import open_listeners
 from millstream.broker.settings import Settings, SettingsError
 
 
@@ -46,3 +49,15 @@ def test_what_is_refused(pair, advice):
     with pytest.raises(SettingsError) as caught:
         Settings.parse([pair])
     assert advice in str(caught.value)
+
+
+def test_what_is_accepted_has_the_buffers_that_are_set():
+    [listener] = open_listeners("127.0.0.1:0", Settings({"socket.receive.buffer.bytes": "50000"}))
+    with listener.sock as sock, socket.create_connection(sock.getsockname()):
+        accepted, _ = sock.accept()
+        with accepted:
+            sizes = [accepted.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+    assert [size / factor for size, factor in zip(sizes, (102_400, 50_000), strict=True)] == [
+        2,
+        2,
+    ]  # Linux doubles them

@@ -36,6 +36,10 @@ KNOWN: dict[str, Known] = {
     "auto.create.topics.enable": Known("boolean", "true"),
     "delete.topic.enable": Known("boolean", "true"),
     "default.replication.factor": Known("int", "1", only="1"),
+    # -1: left to the system, which makes megabytes of it for a fast client. What is sent costs broker and client less while
+    # it is still in the processor's cache; what is received is read in large pieces, so that here Kafka's 102400 costs more.
+    "socket.send.buffer.bytes": Known("int", "102400", -1),
+    "socket.receive.buffer.bytes": Known("int", "-1", -1),
     "socket.request.max.bytes": Known("int", str(100 * 1024 * 1024), 1024),
     # Kafka's default is no bound (-1). Buffers of unfinished large requests, over all connections.
     "queued.max.request.bytes": Known("long", str(256 * 1024 * 1024), 1024 * 1024, LONG_MAX),

@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from millstream.broker import limits
 from millstream.broker.security.scram import HASHES
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 OVERRIDE = "millstream.allow.insecure.listeners"
+BUFFERS: Final = {
+    "socket.send.buffer.bytes": socket.SO_SNDBUF,
+    "socket.receive.buffer.bytes": socket.SO_RCVBUF,
+}
 _LISTENER = re.compile(r"(?:(?P<protocol>[A-Za-z_]+)://)?(?P<host>\[[^\]]+\]|[^\[\]:/]*):(?P<port>[0-9]{1,5})")
 
 
@@ -153,6 +157,9 @@ def _listen(address: Address, settings: "Settings") -> socket.socket:
     _check(address, settings, ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback)
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for name, option in BUFFERS.items():  # what is accepted inherits them
+        if (size := settings.integer(name)) != -1:
+            sock.setsockopt(socket.SOL_SOCKET, option, size)
     try:
         sock.bind(place)
         sock.listen(limits.BACKLOG)
