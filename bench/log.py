@@ -2,7 +2,7 @@
 
     scripts/bench log                 or: python bench/log.py --rows produce,latency --size 0.1
 
-A full run (size 1) takes about forty minutes and writes two logs of 20 GB; a short one (0.1) takes three minutes: it leaves
+A full run (size 1) takes about half an hour and writes two logs of 20 GB; a short one (0.1) takes three minutes: it leaves
 out the rows that need gigabytes (growth, restart) and all but the cases that say most. `--rows growth --size 0.1` measures them
 with 2 GB. `--only` picks single cases. A case that fails is shown as failed in its row, its broker is started again if it does
 not answer, and the rest goes on; every value is in a JSON file as soon as it is known, also of a run that is interrupted.
