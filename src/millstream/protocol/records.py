@@ -261,34 +261,52 @@ def entries(batch: Buffer, limit: int = MAX_UNCOMPRESSED) -> Iterator[Entry]:
     try:
         for _ in range(found.record_count):
             begin = after
-            length, position = varint(data, begin)
+            # Numbers of one or two bytes, as most are, are read without a call: calls cost more than all the rest.
+            number = data[begin]
+            if number < 0x80:
+                position = begin + 1
+            elif (more := data[begin + 1]) < 0x80:
+                number, position = number & 0x7F | more << 7, begin + 2
+            else:
+                number, position = unsigned(data, begin)
+            length = number >> 1 ^ -(number & 1)
             after = position + length
             if length < SMALLEST_RECORD - 1 or after > size:
                 raise RecordsError(f"a record of {length} bytes does not fit into the {size - position} that are left")
-            # What is not negative and has one byte, as most are, is read without a call.
-            delta_time = data[position + 1]
-            if delta_time < 0x80 and not delta_time & 1:
-                delta_time >>= 1
+            number = data[position + 1]
+            if number < 0x80:
                 position += 2
+            elif (more := data[position + 2]) < 0x80:
+                number, position = number & 0x7F | more << 7, position + 3
             else:
-                delta_time, position = varint(data, position + 1)
-            delta = data[position]
-            if delta < 0x80 and not delta & 1:
-                delta >>= 1
+                number, position = unsigned(data, position + 1)
+            delta_time = number >> 1 ^ -(number & 1)
+            number = data[position]
+            if number < 0x80:
                 position += 1
+            elif (more := data[position + 1]) < 0x80:
+                number, position = number & 0x7F | more << 7, position + 2
             else:
-                delta, position = varint(data, position)
-            length = data[position]
-            if length < 0x80 and not length & 1:
-                length >>= 1
+                number, position = unsigned(data, position)
+            delta = number >> 1 ^ -(number & 1)
+            number = data[position]
+            if number < 0x80:
                 position += 1
+                length = number >> 1 ^ -(number & 1)
             else:
                 length, position = varint(data, position)
             key = None
             if length >= 0:
                 key = data[position : position + length]
                 position += length
-            length, position = varint(data, position)
+            number = data[position]
+            if number < 0x80:
+                position += 1
+            elif (more := data[position + 1]) < 0x80:
+                number, position = number & 0x7F | more << 7, position + 2
+            else:
+                number, position = unsigned(data, position)
+            length = number >> 1 ^ -(number & 1)
             if position + (length if length > 0 else 0) >= after:
                 raise RecordsError(f"a record's key and value do not fit into its {after - begin} bytes")
             if not previous < delta <= found.last_offset_delta:
