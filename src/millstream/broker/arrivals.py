@@ -51,13 +51,8 @@ class Arrivals:
 
     def pause(self) -> float:
         """For how many seconds nobody else is let in, for max.connection.creation.rate."""
-        return (
-            min(
-                self._rate.wait(self._settings.integer("max.connection.creation.rate"), self._broker.now_ms()),
-                self._window_ms,
-            )
-            / 1000
-        )
+        most = self._settings.integer("max.connection.creation.rate")
+        return min(self._rate.wait(most, self._broker.now_ms()), self._window_ms) / 1000
 
     def close(self) -> None:
         """Close the sockets that are held."""

@@ -140,11 +140,6 @@ class Broker:
         self.log.add_partitions(topic.name, total)
         self.topics_version += 1
 
-    def is_commit(self, name: str) -> bool:
-        """Whether a topic has durability ``commit``: what is acknowledged about it must survive a power cut."""
-        topic = self.log.topics.get(name)
-        return topic is not None and topic.config.durability == "commit"
-
     def partition_count(self) -> int:
         """Partitions of all topics."""
         return sum(len(topic.partitions) for topic in self.log.topics.values())

@@ -42,6 +42,12 @@ class Flusher:
         self._start()
         return future
 
+    def answer(
+        self, partitions: "Sequence[Partition]", response: T, failed: "Callable[[T, dict[Partition, str]], T]"
+    ) -> "T | asyncio.Future[T]":
+        """Like ``after``, but the response itself when there is nothing to sync."""
+        return self.after(partitions, response, failed) if partitions else response
+
     def synced(self, partitions: "Sequence[Partition]") -> "asyncio.Future[dict[Partition, str]]":
         """Like ``after``; the future holds the errors by partition, none when everything is on disk."""
         none: dict[Partition, str] = {}

@@ -76,8 +76,11 @@ class InternalTopic:
     @property
     def durable(self) -> bool:
         """Whether the topic's own durability is ``commit``: then everything in it is synced before it is answered."""
-        topic = self._log.topics.get(self.name)
-        return topic is not None and topic.config.durability == "commit"
+        return self._log.is_commit(self.name)
+
+    def must_survive(self, topics: Iterable[str]) -> bool:
+        """Whether a power cut must not undo what is stored here about these topics."""
+        return self.durable or any(map(self._log.is_commit, topics))
 
     def unsynced(self) -> "list[Partition]":
         """The partitions that hold what is not synced."""

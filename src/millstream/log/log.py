@@ -313,6 +313,11 @@ class Log:
             topic.set_config(config)
         self._has_commit = None
 
+    def is_commit(self, name: str) -> bool:
+        """Whether there is such a topic and its durability is `commit`."""
+        topic = self.topics.get(name)
+        return topic is not None and topic.config.durability == "commit"
+
     @property
     def has_commit(self) -> bool:
         """Whether any topic has durability `commit`."""

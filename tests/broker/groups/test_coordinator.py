@@ -72,10 +72,7 @@ class World:
             first.call()
         self.now = until
 
-    # ---- the broker's topics and life
-
-    def is_commit(self, name):
-        return False
+    # ---- the broker's life
 
     def start(self):
         self.log = Log(self.folder, self.settings.log_defaults)

@@ -7,7 +7,7 @@ From members of a classic or consumer group, or from outside while the group is 
 import asyncio
 from typing import TYPE_CHECKING
 
-from millstream.broker.groups.commits import named_topic
+from millstream.broker.groups.commits import named_topic, not_synced
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
@@ -22,7 +22,7 @@ from millstream.protocol.messages.offset_commit import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
-    from millstream.log import Partition, Topic
+    from millstream.log import Topic
 
 Known = tuple["Topic", OffsetCommitRequestPartition, OffsetCommitResponsePartition]
 BY_ID = 10
@@ -53,17 +53,7 @@ def handle(
     response = OffsetCommitResponse(0, topics)
     if known:
         _commit(broker, request, version, known)
-        unsynced = broker.groups.unsynced(request.group_id)
-        if unsynced:
-            return broker.flusher.after(unsynced, response, _not_synced)
-    return response
-
-
-def _not_synced(response: OffsetCommitResponse, _: "dict[Partition, str]") -> OffsetCommitResponse:
-    """The answer when the disk refused: nothing counts as committed."""
-    for topic in response.topics:
-        for part in topic.partitions:
-            part.error_code = part.error_code or errors.COORDINATOR_NOT_AVAILABLE
+        return broker.flusher.answer(broker.groups.unsynced(request.group_id), response, not_synced)
     return response
 
 

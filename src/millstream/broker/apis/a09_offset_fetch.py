@@ -38,7 +38,7 @@ def handle(
         groups = [_group(connection, group, request.require_stable, version >= 10) for group in request.groups]
         response = OffsetFetchResponse(groups=groups)
         unsynced = [partition for group in request.groups for partition in broker.groups.unsynced(group.group_id)]
-        return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+        return broker.flusher.answer(unsynced, response, _not_synced)
     wanted = None
     if request.topics is not None:
         wanted = [OffsetFetchRequestTopics(t.name, partition_indexes=t.partition_indexes) for t in request.topics]
@@ -57,7 +57,7 @@ def handle(
     ]
     response = OffsetFetchResponse(0, topics, group.error_code)
     unsynced = broker.groups.unsynced(request.group_id)
-    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+    return broker.flusher.answer(unsynced, response, _not_synced)
 
 
 def _not_synced(response: OffsetFetchResponse, _: "dict[Partition, str]") -> OffsetFetchResponse:

@@ -35,7 +35,4 @@ def handle(
     results = [MemberResponse(m.member_id, m.group_instance_id, e) for m, e in zip(members, codes, strict=True)]
     response = LeaveGroupResponse(0, results[0].error_code) if version < 3 else LeaveGroupResponse(0, 0, results)
     unsynced = broker.groups.unanswered(request.group_id)
-    if not unsynced:
-        return response
-    refused = LeaveGroupResponse(0, errors.COORDINATOR_NOT_AVAILABLE)
-    return broker.flusher.after(unsynced, response, lambda *_: refused)
+    return broker.flusher.answer(unsynced, response, lambda *_: LeaveGroupResponse(0, errors.COORDINATOR_NOT_AVAILABLE))

@@ -39,7 +39,7 @@ def handle(
     response = DeleteTopicsResponse(0, [_delete(connection, each, mutations) for each in wanted])
     mutations.tell(response)
     unsynced = broker.groups.store.unsynced() if committed else []
-    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+    return broker.flusher.answer(unsynced, response, _not_synced)
 
 
 def _not_synced(response: DeleteTopicsResponse, _: "dict[Partition, str]") -> DeleteTopicsResponse:

@@ -39,7 +39,7 @@ def handle(
             for t in request.transactions
         ]
         response = AddPartitionsToTxnResponse(0, 0, results)
-        return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+        return broker.flusher.answer(unsynced, response, _not_synced)
     only = AddPartitionsToTxnTransaction(
         request.v3_and_below_transactional_id,
         request.v3_and_below_producer_id,
@@ -49,7 +49,7 @@ def handle(
     )
     topics = _add(broker, only, version, unsynced, connection)
     response = AddPartitionsToTxnResponse(0, results_by_topic_v3_and_below=topics)
-    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+    return broker.flusher.answer(unsynced, response, _not_synced)
 
 
 def _not_synced(response: AddPartitionsToTxnResponse, _: "dict[Partition, str]") -> AddPartitionsToTxnResponse:

@@ -31,7 +31,6 @@ def handle(
     )
     response = AddOffsetsToTxnResponse(0, broker.transactions.epoch_error(error, version, 2))
     unsynced = [] if error else broker.transactions.unsynced_group(request.transactional_id, request.group_id)
-    if not unsynced:
-        return response
-    refused = AddOffsetsToTxnResponse(0, errors.COORDINATOR_NOT_AVAILABLE)
-    return broker.flusher.after(unsynced, response, lambda *_: refused)
+    return broker.flusher.answer(
+        unsynced, response, lambda *_: AddOffsetsToTxnResponse(0, errors.COORDINATOR_NOT_AVAILABLE)
+    )

@@ -55,7 +55,7 @@ def handle(
         ]
         results.append(WritableTxnMarkerResult(marker.producer_id, topics))
     response = WriteTxnMarkersResponse(results)
-    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+    return broker.flusher.answer(unsynced, response, _not_synced)
 
 
 def _not_synced(response: WriteTxnMarkersResponse, failed: "dict[Partition, str]") -> WriteTxnMarkersResponse:
@@ -86,7 +86,7 @@ def _write(broker: "Broker", marker: WritableTxnMarker, name: str, index: int, u
         topic.partitions[index].append(batch, now, internal=True)
     except LogError as e:
         return e.code
-    durable = broker.log.has_commit if name == OFFSETS_TOPIC else broker.is_commit(name)
+    durable = broker.log.has_commit if name == OFFSETS_TOPIC else broker.log.is_commit(name)
     if durable:
         unsynced.append(topic.partitions[index])
     if name == OFFSETS_TOPIC:

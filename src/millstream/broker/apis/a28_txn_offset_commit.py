@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker import failpoints
-from millstream.broker.groups.commits import named_topic
+from millstream.broker.groups.commits import named_topic, not_synced
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
@@ -24,7 +24,7 @@ from millstream.protocol.messages.txn_offset_commit import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
-    from millstream.log import Partition, Topic
+    from millstream.log import Topic
 
 Known = tuple["Topic", TxnOffsetCommitRequestPartition, TxnOffsetCommitResponsePartition]
 BY_ID = 6
@@ -66,7 +66,7 @@ def handle(
         return task
     _store(broker, request, known, error)
     unsynced = broker.groups.unsynced(request.group_id)
-    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+    return broker.flusher.answer(unsynced, response, not_synced)
 
 
 async def _later(
@@ -81,17 +81,9 @@ async def _later(
     failed = await broker.flusher.synced(broker.transactions.unsynced(request.transactional_id, names))
     failpoints.reach(failpoints.ADDED_SYNCED)
     if failed:
-        return _not_synced(response, failed)
+        return not_synced(response, failed)
     answer = handle(broker, connection, request, version)
     return await answer if isinstance(answer, asyncio.Future) else answer
-
-
-def _not_synced(response: TxnOffsetCommitResponse, _: "dict[Partition, str]") -> TxnOffsetCommitResponse:
-    """The answer when the disk refused: whether the offsets are there is not known."""
-    for topic in response.topics:
-        for part in topic.partitions:
-            part.error_code = part.error_code or errors.COORDINATOR_NOT_AVAILABLE
-    return response
 
 
 def _store(broker: "Broker", request: TxnOffsetCommitRequest, known: list[Known], error: int) -> None:

@@ -97,11 +97,10 @@ def _configs(
 
 def _topic_setting(broker: "Broker", config: TopicConfig, name: str, synonyms: bool) -> DescribeConfigsResourceResult:
     setting = SETTINGS[name]
-    others = _of_topic(broker, config, name) if synonyms else []
-    source = source_of(broker, config, name)
-    return DescribeConfigsResourceResult(
-        name, config.get(name), False, source, False, others, TYPES[setting.kind], None
-    )
+    others = _of_topic(broker, config, name)
+    source = others[0].source if others else DEFAULT_CONFIG
+    shown = others if synonyms else []
+    return DescribeConfigsResourceResult(name, config.get(name), False, source, False, shown, TYPES[setting.kind], None)
 
 
 def _of_topic(broker: "Broker", config: TopicConfig, name: str) -> list[DescribeConfigsSynonym]:

@@ -33,7 +33,7 @@ def handle(
         ],
     )
     unsynced = broker.groups.removed(result.group_id for result in response.results if not result.error_code)
-    return broker.flusher.after(unsynced, response, _not_synced) if unsynced else response
+    return broker.flusher.answer(unsynced, response, _not_synced)
 
 
 def _not_synced(response: DeleteGroupsResponse, _: "dict[Partition, str]") -> DeleteGroupsResponse:

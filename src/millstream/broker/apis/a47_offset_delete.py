@@ -50,4 +50,4 @@ def handle(
     response = OffsetDeleteResponse(broker.groups.forget_offsets(request.group_id, places), 0, topics)
     unsynced = broker.groups.removed([request.group_id]) if places and not response.error_code else []
     refused = OffsetDeleteResponse(errors.COORDINATOR_NOT_AVAILABLE)
-    return broker.flusher.after(unsynced, response, lambda *_: refused) if unsynced else response
+    return broker.flusher.answer(unsynced, response, lambda *_: refused)

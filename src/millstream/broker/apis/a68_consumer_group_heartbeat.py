@@ -73,10 +73,11 @@ def handle(
         return ConsumerGroupHeartbeatResponse(0, outcome.error, outcome.message)
     response = ConsumerGroupHeartbeatResponse(0, 0, None, outcome.member_id, outcome.epoch, interval, assignment)
     unsynced = broker.groups.unanswered(request.group_id)
-    if not unsynced:
-        return response
-    refused = ConsumerGroupHeartbeatResponse(0, errors.COORDINATOR_NOT_AVAILABLE, "the group could not be stored")
-    return broker.flusher.after(unsynced, response, lambda *_: refused)
+    return broker.flusher.answer(
+        unsynced,
+        response,
+        lambda *_: ConsumerGroupHeartbeatResponse(0, errors.COORDINATOR_NOT_AVAILABLE, "the group could not be stored"),
+    )
 
 
 def _wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> tuple[int, str] | None:

@@ -6,7 +6,7 @@ lost in a power cut is one under which nothing was committed for such a topic, a
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from millstream.broker import failpoints, limits
 from millstream.broker.groups import records
@@ -19,9 +19,10 @@ from millstream.protocol import errors
 if TYPE_CHECKING:
     from millstream.broker.connection import Connection
     from millstream.log import Partition, Topic
-    from millstream.protocol.messages.offset_commit import OffsetCommitRequestTopic
-    from millstream.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
+    from millstream.protocol.messages.offset_commit import OffsetCommitRequestTopic, OffsetCommitResponse
+    from millstream.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic, TxnOffsetCommitResponse
 
+R = TypeVar("R", "OffsetCommitResponse", "TxnOffsetCommitResponse")
 # Members of the new group protocol commit with this version of OffsetCommit or a later one.
 EPOCHS = 9
 
@@ -40,14 +41,18 @@ def named_topic(
     return topic, errors.NONE
 
 
+def not_synced(response: R, _: "dict[Partition, str]") -> R:
+    """The answer to a commit when the disk refused: nothing counts as committed, in a transaction or not."""
+    for topic in response.topics:
+        for part in topic.partitions:
+            part.error_code = part.error_code or errors.COORDINATOR_NOT_AVAILABLE
+    return response
+
+
 class Commits(Running):
     """The offsets of all groups."""
 
     # ---- what a power cut must not undo
-
-    def is_commit(self, topics: Iterable[str]) -> bool:
-        """Whether what is committed for these topics must survive a power cut."""
-        return self.store.durable or any(self._broker.is_commit(name) for name in topics)
 
     def unsynced(self, group_id: str) -> "list[Partition]":
         """What has to be synced before the group's offsets are answered or shown."""
@@ -173,7 +178,7 @@ class Commits(Running):
         return error
 
     def _guard(self, group_id: str, offsets: Offsets, commits: list[tuple[Where, Committed]]) -> None:
-        if self.is_commit({name for (name, _), _ in commits}):
+        if self.store.must_survive({name for (name, _), _ in commits}):
             offsets.upto = self.store.partition(group_id).end_offset
 
     def commit_pending(self, group_id: str, producer: tuple[int, int], commits: list[tuple[Where, Committed]]) -> int:

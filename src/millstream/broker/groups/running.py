@@ -119,7 +119,7 @@ class Running(Directory):
             group_id,
             self._existing,
             self._matching,
-            session_seconds=self._broker.dynamic.of_group(group_id, "consumer.session.timeout.ms") / 1000,
+            session_seconds=self._session_seconds(group_id),
             max_size=self._settings.integer("group.consumer.max.size"),
         )
 
@@ -127,7 +127,10 @@ class Running(Directory):
         """A group's own settings have changed: they hold from its members' next heartbeats on."""
         consumer = self.consumers.get(group_id)
         if consumer is not None:
-            consumer.session_seconds = self._broker.dynamic.of_group(group_id, "consumer.session.timeout.ms") / 1000
+            consumer.session_seconds = self._session_seconds(group_id)
+
+    def _session_seconds(self, group_id: str) -> float:
+        return self._broker.dynamic.of_group(group_id, "consumer.session.timeout.ms") / 1000
 
     def _existing(self) -> dict[str, tuple[bytes, int]]:
         """The topics that exist, with ids and partitions; made again only when one came, went or grew."""

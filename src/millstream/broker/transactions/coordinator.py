@@ -115,7 +115,7 @@ class TransactionCoordinator(Endings):
         if not (self.stored.topic.durable or self._broker.log.has_commit):
             return response
         unsynced = self.stored.behind(transaction, transaction.stored)
-        return self._broker.flusher.after(unsynced, response, lambda *_: refused) if unsynced else response
+        return self._broker.flusher.answer(unsynced, response, lambda *_: refused)
 
     def _new_id(self, transaction: Transaction) -> int:
         """A producer id in case the epochs run out; most of the time none is needed."""

@@ -84,16 +84,14 @@ class Stored:
 
     # ---- what must be synced
 
-    def is_commit(self, topics: "Iterable[str]") -> bool:
-        """Whether what is stored about these topics must survive a power cut."""
-        return self.topic.durable or any(self._broker.is_commit(name) for name in topics)
-
     def is_durable(self, transaction: "Transaction") -> bool:
         """Whether the end of a transaction must survive a power cut, in all of its partitions."""
         names = {name for name, _ in transaction.partitions}
-        if self.is_commit(names):
+        if self.topic.must_survive(names):
             return True
-        return OFFSETS_TOPIC in names and self.is_commit(self._broker.groups.pending_topics(transaction.producer_id))
+        return OFFSETS_TOPIC in names and self.topic.must_survive(
+            self._broker.groups.pending_topics(transaction.producer_id)
+        )
 
     def behind(self, transaction: "Transaction", offset: int) -> "list[Partition]":
         """What has to be synced until the log of states is safe up to an offset, one of the transaction's."""
@@ -104,7 +102,7 @@ class Stored:
 
     def before_append(self, transaction: "Transaction", topics: "Iterable[str]") -> "list[Partition]":
         """What has to be synced before an open transaction writes to topics, or commits offsets of them (rules 2 and 4)."""
-        return self.behind(transaction, transaction.stored if self.is_commit(topics) else transaction.ahead)
+        return self.behind(transaction, transaction.stored if self.topic.must_survive(topics) else transaction.ahead)
 
     def before_decision(self, transaction: "Transaction") -> "list[Partition]":
         """The partitions with records of a transaction that are not synced (rule 3)."""
