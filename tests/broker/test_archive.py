@@ -184,6 +184,14 @@ def archived(broker, topic, count, archive, size=10_000, **config):
     return sorted(Path(archive).rglob(f"{topic}-*/0/*.log"))
 
 
+def fetched(fd):
+    """Bytes on disk of a part of an archive that a process holds; None of what is something else, or closed by now."""
+    try:
+        return fd.stat().st_blocks * 512 if "fetched" in os.readlink(fd) else None
+    except FileNotFoundError:
+        return None
+
+
 @pytest.mark.system
 def test_ten_readers_of_a_hundred_old_segments(tmp_path):
     """What they have on disk at the same time is bounded, and so are the files and the memory of the broker."""
@@ -212,14 +220,8 @@ def test_ten_readers_of_a_hundred_old_segments(tmp_path):
         for reader in readers:
             reader.start()
         while any(reader.is_alive() for reader in readers):
-            held = [fd for fd in process.joinpath("fd").iterdir() if "fetched" in os.path.realpath(fd)]
-            sizes = 0
-            for fd in held:
-                try:
-                    sizes += fd.stat().st_blocks * 512
-                except FileNotFoundError:
-                    continue
-            seen.append((sizes, len(held), resident() - before))
+            held = [size for fd in process.joinpath("fd").iterdir() if (size := fetched(fd)) is not None]
+            seen.append((sum(held), len(held), resident() - before))
             time.sleep(0.005)
         assert len(done) == 10 and all(found == expected for found, expected in done)
         # Beside the cache: what is on its way, and what is being sent.
