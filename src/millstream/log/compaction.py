@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 from itertools import takewhile
 from typing import Final
 
@@ -41,21 +40,22 @@ from millstream.protocol.records import (
     HEADER,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
+    Buffer,
     Entry,
     Header,
     RecordsError,
     encode,
     entries,
     marker,
+    note_keys,
     records,
     wrap,
 )
+from millstream.protocol.walk import fingerprint
 
 BYTES_PER_KEY: Final = 200
 """Memory that a key takes in the map: with log.cleaner.dedupe.buffer.size it bounds the keys of one round."""
 WRITE_BUFFER: Final = 1024 * 1024
-HASHED: Final = 16
-"""Keys of so many bytes or more stand in the map as hashes of this size, which no shorter key can be equal to."""
 MAX_MARKED: Final = 16 * 1024 * 1024
 """Offsets that are marked as the newest of their key, a byte each; behind them keys are looked up a second time."""
 _NEWEST: Final = 1
@@ -85,13 +85,13 @@ class Newest:
         """Whether a batch of `count` records surely fits. The first batch always does."""
         return not self._offsets or len(self._offsets) + count <= self.capacity
 
-    def put(self, key: bytes, offset: int, tombstone: bool = False) -> None:
-        """Count a record in."""
-        self._offsets[key if len(key) < HASHED else _short(key)] = offset << 1 | tombstone
+    def count(self, batch: Buffer) -> None:
+        """Count in the records of a batch."""
+        note_keys(batch, self.start, self._offsets)
 
     def superseded(self, key: bytes, offset: int) -> bool:
         """Whether a record with the same key is newer than the one at `offset`."""
-        return offset < self._offsets.get(key if len(key) < HASHED else _short(key), -2) >> 1
+        return offset < self._offsets.get(fingerprint(key), -2) >> 1
 
     def marks(self, base: int, last: int) -> bytearray | None:
         """For each offset of a counted batch whether it is the newest of its key, after all have been counted.
@@ -111,10 +111,6 @@ class Newest:
             if place < len(marks):
                 marks[place] = _TOMBSTONE if value & 1 else _NEWEST
         return marks
-
-
-def _short(key: bytes) -> bytes:
-    return key if len(key) < HASHED else blake2b(key, digest_size=HASHED).digest()
 
 
 class Transactions:
@@ -261,9 +257,7 @@ def _count(partition: State, segment: Segment, start: int, newest: Newest, trans
         elif not transactions.data(head) and last >= start:
             if not newest.room(head[12]):
                 return False
-            for offset, _, key, tombstone, _ in entries(batch):
-                if key is not None and offset >= start:
-                    newest.put(key, offset, tombstone)
+            newest.count(batch)
         if last >= start:
             newest.end = last + 1
     newest.end = max(newest.end, segment.end_offset)
@@ -297,7 +291,7 @@ class Cleaner:
         marks = None if control or discard else self._newest.marks(head[0], head[0] + head[6])
         if marks and head[12] and marks.count(_NEWEST) == head[12]:
             return batch
-        found = list(entries(batch)) if marks is None or any(marks) else []
+        found = entries(batch) if marks is None or any(marks) else []
         if discard:
             kept: list[Entry] = []
         elif control:

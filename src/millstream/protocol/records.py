@@ -23,6 +23,11 @@ from typing import NamedTuple
 import cramjam
 from crc32c import crc32c
 
+from millstream.protocol import walk
+from millstream.protocol.walk import Entry as Entry
+from millstream.protocol.walk import Record as Record
+from millstream.protocol.walk import RecordsError as RecordsError
+
 Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -44,11 +49,10 @@ DELETE_HORIZON = 0x40
 NO_PRODUCER = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 0x7FFF_FFFF
+MAX_TIMESTAMP = 0x7FFF_FFFF_FFFF_FFFF
 
 MAX_UNCOMPRESSED = 128 * 1024 * 1024
 """Largest batch that is unpacked, in bytes: stops a small frame that unpacks to gigabytes. Larger ones are refused."""
-SMALLEST_RECORD = 7
-"""No record is shorter: length, attributes, timestamp, offset, key length, value length and header count."""
 
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_BLOCK = 32 * 1024
@@ -56,18 +60,8 @@ _CRC = struct.Struct(">I")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _BASE_TIMESTAMP = 27
-SAME = 6
-"""So many records of the same size in a row make it worth looking for a run of them."""
-RUN = 16
-"""Records of the same size that are looked for together at first; four times as many each time that all of them are."""
-_SIGNS = bytes(value & 1 for value in range(256))
-"""What is negative in zigzag encoding: odd values."""
 _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
-
-
-class RecordsError(ValueError):
-    """Bytes that are not a readable record batch; the message says what was expected and what came."""
 
 
 class Header(NamedTuple):
@@ -130,20 +124,6 @@ class Header(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
 
-class Record(NamedTuple):
-    """One message with its absolute offset and timestamp (epoch ms). Headers keep their order and repetitions."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-Entry = tuple[int, int, bytes | None, bool, bytes]
-"""A record's offset, timestamp by its producer, key, whether it has no value (a tombstone), and its encoded bytes."""
-
-
 class Marker(NamedTuple):
     """What a control batch says: how its producer's transaction ended, and the coordinator's epoch that decided it."""
 
@@ -198,257 +178,52 @@ def records(batch: Buffer, limit: int = MAX_UNCOMPRESSED) -> Iterator[Record]:
     RecordsError when the records do not add up to what the header says, or unpack to more than `limit` bytes.
     The checksum is not looked at: see `valid`.
     """
-    found = header(batch)
-    if found.size > len(batch) or found.size < HEADER_SIZE:
-        raise RecordsError(f"the batch announces {found.size} bytes, {len(batch)} are there")
-    data = decompress(found.codec, memoryview(batch)[HEADER_SIZE : found.size], limit)
-    return _records(data, found)
-
-
-def _records(data: Buffer, found: Header) -> Iterator[Record]:
-    # bytes, because slices of them are the keys and values handed out, and indexing them is fastest.
-    data = bytes(data)
-    position = 0
-    previous = -1
+    found, data = _unpacked(batch, limit)
     fixed = found.max_timestamp if found.attributes & LOG_APPEND_TIME else None
-    try:
-        for _ in range(found.record_count):
-            length, position = varint(data, position)
-            end = position + length
-            if length < SMALLEST_RECORD - 1 or end > len(data):
-                raise RecordsError(
-                    f"a record of {length} bytes does not fit into the {len(data) - position} that are left"
-                )
-            delta_time, position = varint(data, position + 1)
-            delta, position = varint(data, position)
-            key, position = _bytes(data, position)
-            value, position = _bytes(data, position)
-            count, position = varint(data, position)
-            if count == 0:
-                fields: tuple[tuple[str, bytes | None], ...] = ()
-            elif 0 < count <= length:
-                fields, position = _headers(data, position, count)
-            else:
-                raise RecordsError(f"a record has a header count of {count}")
-            if position != end:
-                raise RecordsError(f"a record's fields end at byte {position}, its length says {end}")
-            if not previous < delta <= found.last_offset_delta:
-                raise RecordsError(
-                    f"offset delta {delta} after {previous}: expected rising ones up to {found.last_offset_delta}"
-                )
-            previous = delta
-            timestamp = found.base_timestamp + delta_time if fixed is None else fixed
-            yield Record(found.base_offset + delta, timestamp, key, value, fields)
-    except IndexError:
-        raise RecordsError(f"the records end after {len(data)} bytes, inside a record") from None
-    if position != len(data):
-        raise RecordsError(f"{len(data) - position} bytes follow the batch's {found.record_count} records")
+    count, base, times = found.record_count, found.base_offset, found.base_timestamp
+    return walk.records(data, count, base, times, found.last_offset_delta, fixed)
 
 
-def entries(batch: Buffer, limit: int = MAX_UNCOMPRESSED) -> Iterator[Entry]:
+def entries(batch: Buffer, limit: int = MAX_UNCOMPRESSED) -> list[Entry]:
     """The records of the first batch in `batch`, unpacked, as far as their keys: quicker than `records`.
 
     RecordsError as there, but for what is wrong behind the key and the value's length.
     """
+    found, data = _unpacked(batch, limit)
+    return walk.entries(data, found.record_count, found.base_offset, found.base_timestamp, found.last_offset_delta)
+
+
+def note_keys(batch: Buffer, start: int, found: dict[bytes, int]) -> None:
+    """Put the offsets of the keys in the first batch in `batch` from `start` on into `found`; see walk.note_keys."""
+    head, data = _unpacked(batch, MAX_UNCOMPRESSED)
+    walk.note_keys(data, head.record_count, head.base_offset, head.last_offset_delta, start, found)
+
+
+def _unpacked(batch: Buffer, limit: int) -> tuple[Header, bytes]:
     found = header(batch)
     if found.size > len(batch) or found.size < HEADER_SIZE:
         raise RecordsError(f"the batch announces {found.size} bytes, {len(batch)} are there")
-    data = bytes(decompress(found.codec, memoryview(batch)[HEADER_SIZE : found.size], limit))
-    base, times = found.base_offset, found.base_timestamp
-    after = 0
-    previous = -1
-    size = len(data)
-    try:
-        for _ in range(found.record_count):
-            begin = after
-            # Numbers of one or two bytes, as most are, are read without a call: calls cost more than all the rest.
-            number = data[begin]
-            if number < 0x80:
-                position = begin + 1
-            elif (more := data[begin + 1]) < 0x80:
-                number, position = number & 0x7F | more << 7, begin + 2
-            else:
-                number, position = unsigned(data, begin)
-            length = number >> 1 ^ -(number & 1)
-            after = position + length
-            if length < SMALLEST_RECORD - 1 or after > size:
-                raise RecordsError(f"a record of {length} bytes does not fit into the {size - position} that are left")
-            number = data[position + 1]
-            if number < 0x80:
-                position += 2
-            elif (more := data[position + 2]) < 0x80:
-                number, position = number & 0x7F | more << 7, position + 3
-            else:
-                number, position = unsigned(data, position + 1)
-            delta_time = number >> 1 ^ -(number & 1)
-            number = data[position]
-            if number < 0x80:
-                position += 1
-            elif (more := data[position + 1]) < 0x80:
-                number, position = number & 0x7F | more << 7, position + 2
-            else:
-                number, position = unsigned(data, position)
-            delta = number >> 1 ^ -(number & 1)
-            number = data[position]
-            if number < 0x80:
-                position += 1
-                length = number >> 1 ^ -(number & 1)
-            else:
-                length, position = varint(data, position)
-            key = None
-            if length >= 0:
-                key = data[position : position + length]
-                position += length
-            number = data[position]
-            if number < 0x80:
-                position += 1
-            elif (more := data[position + 1]) < 0x80:
-                number, position = number & 0x7F | more << 7, position + 2
-            else:
-                number, position = unsigned(data, position)
-            length = number >> 1 ^ -(number & 1)
-            if position + (length if length > 0 else 0) >= after:
-                raise RecordsError(f"a record's key and value do not fit into its {after - begin} bytes")
-            if not previous < delta <= found.last_offset_delta:
-                raise RecordsError(
-                    f"offset delta {delta} after {previous}: expected rising ones up to {found.last_offset_delta}"
-                )
-            previous = delta
-            yield base + delta, times + delta_time, key, length < 0, data[begin:after]
-    except IndexError:
-        raise RecordsError(f"the records end after {size} bytes, inside a record") from None
-    if after != size:
-        raise RecordsError(f"{size - after} bytes follow the batch's {found.record_count} records")
+    return found, bytes(decompress(found.codec, memoryview(batch)[HEADER_SIZE : found.size], limit))
 
 
 def check(batch: Buffer) -> int:
     """Walk the records of one uncompressed batch by their lengths; the largest of their timestamps.
 
     RecordsError when they do not fill the batch exactly: an encoder counts wrongly. Keys, values and headers are not
-    looked at. Every produced byte goes through here, hence no calls for lengths and timestamps of one or two bytes,
-    and records of the same size are walked together.
+    looked at.
     """
-    count = _INT.unpack_from(batch, HEADER_SIZE - 4)[0]
-    size = len(batch)
-    if size - HEADER_SIZE < count * SMALLEST_RECORD:
-        raise RecordsError(f"{count} records do not fit into {size - HEADER_SIZE} bytes")
-    data = bytes(batch)  # which is indexed faster than a view
-    position = HEADER_SIZE
-    # Zigzag-encoded, as all numbers here: even ones are not negative and keep their order. The negative ones are
-    # odd, and matter only while there is no other.
-    latest, negative = -1, 1 << 64
-    least = 2 * SMALLEST_RECORD - 2
-    left = count
-    before, same, span = -1, 0, RUN
-    try:
-        while left > 0:
-            length = data[position]
-            start = position + 1
-            if length >= 0x80:
-                second = data[start]
-                if second < 0x80:
-                    length = length & 0x7F | second << 7
-                    start += 1
-                else:
-                    length, start = unsigned(data, position)
-            if length < least or length & 1:
-                raise RecordsError(f"a record announces {(length >> 1) ^ -(length & 1)} bytes")
-            delta = data[start + 1]
-            if delta >= 0x80:
-                second = data[start + 2]
-                delta = delta & 0x7F | second << 7 if second < 0x80 else unsigned(data, start + 1)[0]
-            if delta > latest:
-                if delta & 1:
-                    negative = min(negative, delta)
-                else:
-                    latest = delta
-            left -= 1
-            step = start + (length >> 1) - position
-            position += step
-            if step != before:
-                before, same = step, 0
-                continue
-            same += 1
-            if same < SAME or left < RUN:
-                continue
-            most = left if left < span else span
-            run = _equal(data, position, step, start - position + step, most)
-            if run:
-                delta = _largest(data, start + 1 + step, step, run)
-                if delta & 1:
-                    negative = min(negative, delta)
-                elif delta > latest:
-                    latest = delta
-                position += run * step
-                left -= run
-            span = span * 4 if run == most else RUN
-            same = same if run == most else 0
-    except IndexError:
-        raise RecordsError(f"a record begins behind the batch's {size} bytes") from None
-    if position != size:
-        raise RecordsError(f"{count} records end at byte {position} of a batch of {size} bytes")
+    count: int = _INT.unpack_from(batch, HEADER_SIZE - 4)[0]
     base: int = _LONG.unpack_from(batch, _BASE_TIMESTAMP)[0]
-    return base + (latest >> 1 if latest >= 0 else -(negative >> 1) - 1)
-
-
-def _equal(data: bytes, position: int, step: int, width: int, most: int) -> int:
-    """How many of the `most` records at `position`, `step` bytes apart, begin with the `width` bytes of the one before."""
-    run = most
-    stop = position + most * step
-    for at in range(position, position + width):
-        same = data[at:stop:step]
-        run = min(run, len(same) - len(same.lstrip(data[at - step : at - step + 1])))
-    return run
-
-
-def _largest(data: bytes, first: int, step: int, run: int) -> int:
-    """The largest of `run` zigzag-encoded integers, `step` bytes apart, still encoded; see check."""
-    ones = data[first : first + run * step : step]
-    if len(ones) < run:
-        raise IndexError
-    if not ones.translate(_SIGNS).strip(b"\0"):  # none is negative
-        if max(ones) < 0x80:
-            return max(ones)
-        twos = data[first + 1 : first + run * step : step]
-        if len(twos) == run and min(ones) >= 0x80 and max(twos) < 0x80:
-            high, low = max(zip(twos, ones, strict=True))
-            return low & 0x7F | high << 7
-    found = [unsigned(data, first + i * step)[0] for i in range(run)]
-    return max((value for value in found if not value & 1), default=min(found))
+    latest = base + walk.check(bytes(batch), HEADER_SIZE, count)
+    if latest > MAX_TIMESTAMP:
+        raise RecordsError(f"the timestamp {latest} is no 64-bit integer")
+    return latest
 
 
 def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
     """Correct the header's largest timestamp, and the checksum with it."""
     _LONG.pack_into(batch, _BASE_TIMESTAMP + 8, timestamp)
     seal(batch)
-
-
-def varint(data: Buffer, position: int) -> tuple[int, int]:
-    """The zigzag-encoded integer at `position` and the position after it; IndexError when the data ends in it."""
-    value = data[position]
-    position += 1
-    if value >= 0x80:
-        byte = data[position]
-        if byte < 0x80:
-            value = value & 0x7F | byte << 7
-            position += 1
-        else:
-            value, position = unsigned(data, position - 1)
-    return (value >> 1) ^ -(value & 1), position
-
-
-def unsigned(data: Buffer, position: int) -> tuple[int, int]:
-    """The integer in base 128 at `position` and the position after it; IndexError when the data ends in it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise RecordsError("a variable-length integer is longer than ten bytes")
 
 
 def put_varint(out: bytearray, value: int) -> None:
@@ -458,30 +233,6 @@ def put_varint(out: bytearray, value: int) -> None:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
-
-
-def _bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
-    length, position = varint(data, position)
-    if length < 0:
-        return None, position
-    end = position + length
-    if end > len(data):
-        raise RecordsError(f"a field of {length} bytes does not fit into the {len(data) - position} that are left")
-    return data[position:end], end
-
-
-def _headers(data: bytes, position: int, count: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    found = []
-    for _ in range(count):
-        name, position = _bytes(data, position)
-        value, position = _bytes(data, position)
-        if name is None:
-            raise RecordsError("a record header without a name")
-        try:
-            found.append((name.decode(), value))
-        except UnicodeDecodeError:
-            raise RecordsError(f"the name of a record header is not UTF-8: {name!r}") from None
-    return tuple(found), position
 
 
 Message = tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
