@@ -197,9 +197,9 @@ def test_an_unreadable_topic_is_left_alone(tmp_path, content):
 def test_maintenance_takes_turns_and_survives_trouble(tmp_path, monkeypatch, caplog):
     with open_log(tmp_path / "log") as log:
         one, two = log.create("one", 1).partitions[0], log.create("two", 1).partitions[0]
-        monkeypatch.setattr(one, "maintain", lambda now: (_ for _ in ()).throw(OSError("no")))
+        monkeypatch.setattr(one, "maintain", lambda now, share: (_ for _ in ()).throw(OSError("no")))
         done = []
-        monkeypatch.setattr(two, "maintain", lambda now: done.append(now))
+        monkeypatch.setattr(two, "maintain", lambda now, share: done.append(now))
         log.maintain(NOW)
         assert done == [NOW]
         assert "one-0" in caplog.text

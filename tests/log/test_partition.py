@@ -449,9 +449,10 @@ def test_flush_covers_closed_segments(partition, monkeypatch):
     assert len(synced) == len(partition.segments)
 
 
-@pytest.mark.parametrize(("name", "bound"), [("CHECKPOINT_BYTES", 1000), ("CHECKPOINT_BATCHES", 5)])
+@pytest.mark.parametrize(("name", "bound"), [("UNSAVED_BYTES", 1000), ("CHECKPOINT_BATCHES", 5)])
 def test_a_checkpoint_is_made_now_and_then(log, monkeypatch, name, bound):
     partition = log.create("t", 1).partitions[0]
+    monkeypatch.setattr(upkeep, "CHECKPOINT_BYTES", 100)
     monkeypatch.setattr(upkeep, name, bound)
     fill(partition, 5)
     maintain(log)
@@ -463,6 +464,27 @@ def test_a_checkpoint_is_made_now_and_then(log, monkeypatch, name, bound):
     fill(partition, 11)
     maintain(log)
     assert not (partition.folder / "00000000000000000010.snapshot").exists()
+
+
+def test_partitions_share_what_may_be_scanned_after_a_crash(log, monkeypatch):
+    monkeypatch.setattr(upkeep, "CHECKPOINT_BYTES", 300)
+    monkeypatch.setattr(upkeep, "UNSAVED_BYTES", 2000)
+    one, two, idle = log.create("t", 3).partitions
+    fill(one, 10)
+    assert 1000 < one.unsaved_bytes < 2000
+    maintain(log)
+    assert one.flushed_offset == 0
+    fill(two, 1)
+    maintain(log)  # each may have a thousand now
+    assert (one.flushed_offset, two.flushed_offset, idle.flushed_offset) == (10, 0, 0)
+    assert one.unsaved_bytes == 0
+    monkeypatch.setattr(upkeep, "UNSAVED_BYTES", 1)
+    fill(one, 2)
+    maintain(log)
+    assert one.flushed_offset == 10  # but never less than 300
+    fill(one, 1)
+    maintain(log)
+    assert one.flushed_offset == 13
 
 
 def test_interval_durability(log):

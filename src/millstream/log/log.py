@@ -37,7 +37,7 @@ from typing import Final
 
 import msgspec
 
-from millstream.log import archive, failpoints
+from millstream.log import archive, failpoints, upkeep
 from millstream.log.archive import Entry
 from millstream.log.config import Defaults, TopicConfig
 from millstream.log.errors import (
@@ -352,11 +352,15 @@ class Log:
         if self._closed:
             return False
         partitions = [p for topic in list(self.topics.values()) for p in list(topic.partitions)]
+        # A few busy partitions are synced seldom: beside a log that is longer than memory a sync costs more than the appends.
+        share = max(
+            upkeep.CHECKPOINT_BYTES, upkeep.UNSAVED_BYTES // max(1, sum(p.unsaved_bytes > 0 for p in partitions))
+        )
         for _ in range(len(partitions)):
             self._turn = (self._turn + 1) % len(partitions)
             partition = partitions[self._turn]
             try:
-                if partition.maintain(now_ms):
+                if partition.maintain(now_ms, share):
                     return True
             except LogError as error:
                 _log.error("%s", error)

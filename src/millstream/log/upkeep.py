@@ -25,10 +25,11 @@ from millstream.log.segment import Segment, file_name
 if TYPE_CHECKING:
     from millstream.log.topic import Topic
 
+UNSAVED_BYTES: Final = 1024 * 1024 * 1024
 CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
 CHECKPOINT_BATCHES: Final = 250_000
-"""After this much has been appended the log is synced and a checkpoint is written: bounds the scan after a crash to
-about a second for each partition."""
+"""A partition is synced and its checkpoint written when this much was appended to it: its share of UNSAVED_BYTES among those that
+are written to, but no less than CHECKPOINT_BYTES; or so many batches. Bounds the scan after a crash to a second or two."""
 EXPIRY_CHECK_MS: Final = 60_000
 """How often producers are looked through for expired ones."""
 
@@ -157,7 +158,12 @@ class Upkeep(Appending, Archiving):
                 if segment.index_saved and segment.file is not None:
                     self._opened.release(segment)
 
-    def maintain(self, now: int) -> bool:
+    @property
+    def unsaved_bytes(self) -> int:
+        """What a start after a crash would scan."""
+        return self._appended_bytes - self._saved_bytes
+
+    def maintain(self, now: int, checkpoint_bytes: int) -> bool:
         """One bounded step of whatever is due: sync, checkpoint, retention, compaction. Whether there was any."""
         if self._closed or self.failed is not None:
             return False
@@ -177,7 +183,7 @@ class Upkeep(Appending, Archiving):
                 return True
             # Every other time only: under a load that closes a segment each second the rest wants its turn too.
             self._checkpoint_next = not self._checkpoint_next
-            if self._checkpoint_next and self._checkpoint_due():
+            if self._checkpoint_next and self._checkpoint_due(checkpoint_bytes):
                 self._checkpoint()
                 return True
             with self._lock:
@@ -189,7 +195,7 @@ class Upkeep(Appending, Archiving):
                 return True
             if config.compact and self._compact(now):
                 return True
-            return self._checkpoint_due()
+            return self._checkpoint_due(checkpoint_bytes)
 
     def _compact(self, now: int) -> bool:
         # First the indexes of what was closed since: an append that rolls must not write one of a replaced segment.
@@ -200,11 +206,11 @@ class Upkeep(Appending, Archiving):
             self._save(sync=True)
         return cleaned is not None
 
-    def _checkpoint_due(self) -> bool:
+    def _checkpoint_due(self, checkpoint_bytes: int) -> bool:
         return bool(
             self._unsynced
             or self._waiting_snapshots
-            or self._appended_bytes - self._saved_bytes > CHECKPOINT_BYTES
+            or self.unsaved_bytes > checkpoint_bytes
             or self._appended_batches - self._saved_batches > CHECKPOINT_BATCHES
         )
 
