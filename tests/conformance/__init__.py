@@ -2,7 +2,7 @@
 
 kcat           kcat on an old librdkafka: our own round trips through it
 kafka_python   kafka-python's integration tests, out of its source package
-aiokafka       aiokafka's tests; no registry has them, so a checkout is named by MILLSTREAM_PROOF_AIOKAFKA
+aiokafka       aiokafka's tests, which no package holds: aiokafka_tests/ has those that talk to a broker
 franz_go       franz-go's client tests, out of its Go module
 java           Apache Kafka's own Java clients: its verifiable and transactional tools, and a Kafka Streams application
 """
