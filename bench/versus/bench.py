@@ -15,6 +15,9 @@ from versus.measure import Found
 
 BRIEF = 0.25
 """Below this size only the cases that say most are measured."""
+CASE_S = 25.0
+MORE = 3
+"""Short runs scatter most: a case is repeated for so many seconds, at most so many times as often as was asked for."""
 WARM_UP = 200_000
 """Records of 1 KiB that go in and out of each broker, twice, before anything counts."""
 
@@ -113,7 +116,11 @@ class Bench:
                 if (row, case, side.name) not in self.found.failed:
                     with self.attempt(row, case, side):
                         warm_up(side)
-        for repeat in range(self.rounds()):
+        began = time.monotonic()
+        rounds = self.rounds()
+        for repeat in range(rounds if rounds == 1 else rounds * MORE):
+            if repeat >= rounds and time.monotonic() - began > CASE_S:
+                break
             for side in in_turn(self.sides, repeat):
                 # Once it has failed it would only take the time of the others.
                 if (row, case, side.name) not in self.found.failed:
