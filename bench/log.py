@@ -29,7 +29,8 @@ Rows:
 - latency: percentiles at 1,000 and 20,000 records/s, from the call of produce() to the receipt by a consumer (librdkafka), and to
   the acknowledgement (Java, whole milliseconds).
 - commit: durability `commit` beside `flush.messages=1`, with 1 and 50 producers that wait for each acknowledgement.
-- start, memory: until the first answer to a metadata request; memory and CPU of an idle broker, most memory under load.
+- start, memory: until the first answer to a metadata request; memory and CPU of an idle broker, most memory under load, CPU while
+  ten consumers wait for something to read.
 - compaction: from the moment a topic becomes a compacted one until its files have stopped to shrink.
 - growth, restart: rates as the log grows; in its middle the broker is stopped and killed and started again, until its metadata
   shows a leader of the topic. Every acknowledged record must be there.

@@ -13,6 +13,8 @@ from versus.brokers import Side, Watch, in_turn
 
 SETTLED_S = 3.0  # between a start and the look at its memory
 IDLE_S = 3.0
+WAITING = "ten consumers that wait"
+WAIT_S = 10.0
 LOAD = 400_000
 GIGABYTE = 10**9
 LARGEST = 20
@@ -52,11 +54,12 @@ def _start(bench: Bench, side: Side) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """The most memory while the base cases of produce and consume run, with 1 and 10 clients."""
+    """The most memory while the base cases of produce and consume run, with 1 and 10 clients; what consumers cost that wait."""
     records = max(2_000, int(LOAD * bench.size))
     for clients in (1, 10):
         case = f"most under load, {clients} client{'s' if clients > 1 else ''}"
         bench.each("memory", case, partial(_memory, bench, case, records, clients))
+    bench.each("memory", WAITING, partial(_waiting, bench))
 
 
 def _memory(bench: Bench, case: str, records: int, clients: int, side: Side) -> None:
@@ -64,6 +67,22 @@ def _memory(bench: Bench, case: str, records: int, clients: int, side: Side) -> 
         bench.librdkafka.produce(side, topic, records, 1024, {}, clients=clients)
         bench.librdkafka.consume(side, topic, records // clients, {}, clients=clients)
     bench.add("memory", case, side, {"RSS MB": watch.most.rss, "PSS MB": watch.most.pss})
+
+
+def _waiting(bench: Bench, side: Side) -> None:
+    with side.topic(bench.name("waiting")) as topic:
+        config = {"bootstrap.servers": side.address, "group.id": "bench", "enable.auto.commit": False}
+        consumers = [Consumer(config) for _ in range(10)]
+        try:
+            for each in consumers:
+                each.assign([TopicPartition(topic, 0, 0)])
+                each.poll(0.2)
+            before = side.cpu()
+            time.sleep(WAIT_S)
+            bench.add("memory", WAITING, side, {"CPU ms/s": (side.cpu() - before) / WAIT_S * 1000})
+        finally:
+            for each in consumers:
+                each.close()
 
 
 def growth(bench: Bench) -> None:
