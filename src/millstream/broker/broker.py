@@ -15,10 +15,11 @@ from millstream.broker.fetch_sessions import FetchSessions
 from millstream.broker.flusher import Flusher
 from millstream.broker.groups.coordinator import GroupCoordinator
 from millstream.broker.parking import Parking
+from millstream.broker.refused import Refused
 from millstream.broker.security.authorizer import Authorizer
 from millstream.broker.security.quotas import Quotas
 from millstream.broker.security.store import AccessStore
-from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
+from millstream.broker.topics import INTERNAL, check_count, check_name
 from millstream.broker.transactions.coordinator import TransactionCoordinator
 from millstream.protocol import errors
 
@@ -123,10 +124,10 @@ class Broker:
         return found
 
     def create_topic(self, name: str, partitions: int, config: "Mapping[str, str]") -> "Topic":
-        """Create a topic; -1 partitions: num.partitions. Raises TopicError or LogError."""
+        """Create a topic; -1 partitions: num.partitions. Raises Refused or LogError."""
         check_name(name)
         if name in INTERNAL:
-            raise TopicError(errors.INVALID_TOPIC_EXCEPTION, f"{name} is internal: the broker makes it itself")
+            raise Refused(errors.INVALID_TOPIC_EXCEPTION, f"{name} is internal: the broker makes it itself")
         if partitions == -1:
             partitions = self.settings.integer("num.partitions")
         check_count(partitions, self.partition_count())

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from millstream.broker.refused import Refused
 from millstream.broker.settings import DYNAMIC, SettingsError
 from millstream.log import LogError
 from millstream.log.config import SETTINGS, TopicConfig
@@ -14,14 +15,6 @@ if TYPE_CHECKING:
 
 # Kafka's numbers (ConfigResource.Type).
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-
-
-class ConfigError(Exception):
-    """A change that is refused: the error code and the text."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class Configurable(ABC):
@@ -39,7 +32,7 @@ class Configurable(ABC):
 
     @abstractmethod
     def change(self, changes: Mapping[str, str | None], *, only_check: bool) -> None:
-        """Set settings, or with None remove one; in effect and on disk when it returns. Raises ConfigError."""
+        """Set settings, or with None remove one; in effect and on disk when it returns. Raises Refused."""
 
     def after(self, changes: Mapping[str, str | None]) -> dict[str, str]:
         """The overrides after a change."""
@@ -47,7 +40,7 @@ class Configurable(ABC):
 
 
 def find(broker: "Broker", kind: int, name: str) -> Configurable:
-    """What the settings of a request are of. Raises ConfigError."""
+    """What the settings of a request are of. Raises Refused."""
     if kind == TOPIC:
         return TopicSettings(broker, name)
     if kind == BROKER:
@@ -57,14 +50,14 @@ def find(broker: "Broker", kind: int, name: str) -> Configurable:
         return GroupSettings(broker, name)
     known = {BROKER_LOGGER: "Log levels", CLIENT_METRICS: "Settings of client metrics"}
     text = f"{known.get(kind, f'Settings of resource type {kind}')} cannot be changed; those of topics, of the broker and of "
-    raise ConfigError(errors.INVALID_REQUEST, text + "groups can.")
+    raise Refused(errors.INVALID_REQUEST, text + "groups can.")
 
 
 def check_node(broker: "Broker", name: str) -> None:
-    """Raises ConfigError for the name of a broker other than this one; "" is the default of all."""
+    """Raises Refused for the name of a broker other than this one; "" is the default of all."""
     if name not in ("", str(broker.node_id)):
         text = f"Unexpected broker id, expected {broker.node_id}, but received {name}"
-        raise ConfigError(errors.INVALID_REQUEST, text)
+        raise Refused(errors.INVALID_REQUEST, text)
 
 
 class TopicSettings(Configurable):
@@ -89,11 +82,11 @@ class TopicSettings(Configurable):
         try:
             TopicConfig(self.after(changes), self._broker.log_defaults)
             if self._topic is None:
-                raise ConfigError(errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist.")
+                raise Refused(errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist.")
             if not only_check:
                 self._broker.log.configure(self._topic.name, changes)
         except LogError as e:
-            raise ConfigError(e.code, str(e)) from None
+            raise Refused(e.code, str(e)) from None
 
 
 class BrokerSettings(Configurable):
@@ -118,7 +111,7 @@ class BrokerSettings(Configurable):
                 self._broker.dynamic.change_broker(self._name, after)
                 self._broker.log.set_defaults(changed.log_defaults)
         except (SettingsError, LogError) as e:
-            raise ConfigError(errors.INVALID_REQUEST, str(e)) from None
+            raise Refused(errors.INVALID_REQUEST, str(e)) from None
 
 
 class GroupSettings(Configurable):
@@ -136,7 +129,7 @@ class GroupSettings(Configurable):
 
     def change(self, changes: Mapping[str, str | None], *, only_check: bool) -> None:
         if not self._id:
-            raise ConfigError(errors.INVALID_REQUEST, "Default group resources are not allowed.")
+            raise Refused(errors.INVALID_REQUEST, "Default group resources are not allowed.")
         after = self.after(changes)
         try:
             self._broker.dynamic.check_group(self._id, after)
@@ -144,4 +137,4 @@ class GroupSettings(Configurable):
                 self._broker.dynamic.change_group(self._id, after)
                 self._broker.groups.reconfigured(self._id)
         except SettingsError as e:
-            raise ConfigError(errors.INVALID_CONFIG, str(e)) from None
+            raise Refused(errors.INVALID_CONFIG, str(e)) from None
