@@ -2,16 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from millstream.broker.broker import Broker
+from millstream.broker.core import Core
+from millstream.broker.dynamic import Dynamic
+from millstream.broker.groups.running import Running
 from millstream.broker.refused import Refused
 from millstream.broker.settings import DYNAMIC, SettingsError
-from millstream.log import LogError
+from millstream.log import Log, LogError
 from millstream.log.config import SETTINGS, TopicConfig
 from millstream.protocol import errors
-
-if TYPE_CHECKING:
-    from millstream.broker.broker import Broker
 
 # Kafka's numbers (ConfigResource.Type).
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -39,21 +39,21 @@ class Configurable(ABC):
         return {name: value for name, value in {**self.overrides, **changes}.items() if value is not None}
 
 
-def find(broker: "Broker", kind: int, name: str) -> Configurable:
+def find(broker: Broker, kind: int, name: str) -> Configurable:
     """What the settings of a request are of. Raises Refused."""
     if kind == TOPIC:
-        return TopicSettings(broker, name)
+        return TopicSettings(broker.log, name)
     if kind == BROKER:
         check_node(broker, name)
         return BrokerSettings(broker, name)
     if kind == GROUP:
-        return GroupSettings(broker, name)
+        return GroupSettings(broker.dynamic, broker.groups, name)
     known = {BROKER_LOGGER: "Log levels", CLIENT_METRICS: "Settings of client metrics"}
     text = f"{known.get(kind, f'Settings of resource type {kind}')} cannot be changed; those of topics, of the broker and of "
     raise Refused(errors.INVALID_REQUEST, text + "groups can.")
 
 
-def check_node(broker: "Broker", name: str) -> None:
+def check_node(broker: Broker, name: str) -> None:
     """Raises Refused for the name of a broker other than this one; "" is the default of all."""
     if name not in ("", str(broker.node_id)):
         text = f"Unexpected broker id, expected {broker.node_id}, but received {name}"
@@ -66,10 +66,10 @@ class TopicSettings(Configurable):
     Source: ConfigurationControlManager.validateAlterConfig.
     """
 
-    def __init__(self, broker: "Broker", name: str) -> None:
-        self._broker = broker
-        self._topic = broker.log.topics.get(name)
-        self._config = TopicConfig({}, broker.log_defaults) if self._topic is None else self._topic.config
+    def __init__(self, log: Log, name: str) -> None:
+        self._log = log
+        self._topic = log.topics.get(name)
+        self._config = TopicConfig({}, log.defaults.topics) if self._topic is None else self._topic.config
         self.overrides = self._config.overrides
 
     def value(self, name: str) -> str:
@@ -80,11 +80,11 @@ class TopicSettings(Configurable):
 
     def change(self, changes: Mapping[str, str | None], *, only_check: bool) -> None:
         try:
-            TopicConfig(self.after(changes), self._broker.log_defaults)
+            TopicConfig(self.after(changes), self._log.defaults.topics)
             if self._topic is None:
                 raise Refused(errors.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist.")
             if not only_check:
-                self._broker.log.configure(self._topic.name, changes)
+                self._log.configure(self._topic.name, changes)
         except LogError as e:
             raise Refused(e.code, str(e)) from None
 
@@ -92,24 +92,24 @@ class TopicSettings(Configurable):
 class BrokerSettings(Configurable):
     """Those of the broker by its number, or, without a name, what Kafka calls the default of the cluster."""
 
-    def __init__(self, broker: "Broker", name: str) -> None:
-        self._broker, self._name = broker, name
-        self.overrides = broker.dynamic.broker.get(name, {})
+    def __init__(self, core: Core, name: str) -> None:
+        self._core, self._name = core, name
+        self.overrides = core.dynamic.broker.get(name, {})
 
     def value(self, name: str) -> str:
-        return self.overrides.get(name) or self._broker.settings.value(name)
+        return self.overrides.get(name) or self._core.settings.value(name)
 
     def is_list(self, name: str) -> bool:
-        return name in DYNAMIC and self._broker.settings.kind(name) == "list"
+        return name in DYNAMIC and self._core.settings.kind(name) == "list"
 
     def change(self, changes: Mapping[str, str | None], *, only_check: bool) -> None:
         after = self.after(changes)
         try:
-            changed = self._broker.dynamic.check_broker(self._name, after)
-            self._broker.log.set_defaults(changed.log_defaults, only_check=True)
+            changed = self._core.dynamic.check_broker(self._name, after)
+            self._core.log.set_defaults(changed.log_defaults, only_check=True)
             if not only_check:
-                self._broker.dynamic.change_broker(self._name, after)
-                self._broker.log.set_defaults(changed.log_defaults)
+                self._core.dynamic.change_broker(self._name, after)
+                self._core.log.set_defaults(changed.log_defaults)
         except (SettingsError, LogError) as e:
             raise Refused(errors.INVALID_REQUEST, str(e)) from None
 
@@ -117,12 +117,12 @@ class BrokerSettings(Configurable):
 class GroupSettings(Configurable):
     """Those of a group, which need not be there."""
 
-    def __init__(self, broker: "Broker", group_id: str) -> None:
-        self._broker, self._id = broker, group_id
-        self.overrides = broker.dynamic.groups.get(group_id, {})
+    def __init__(self, dynamic: Dynamic, groups: Running, group_id: str) -> None:
+        self._dynamic, self._groups, self._id = dynamic, groups, group_id
+        self.overrides = dynamic.groups.get(group_id, {})
 
     def value(self, name: str) -> str:
-        return str(self._broker.dynamic.of_group(self._id, name))
+        return str(self._dynamic.of_group(self._id, name))
 
     def is_list(self, name: str) -> bool:
         return False
@@ -132,9 +132,9 @@ class GroupSettings(Configurable):
             raise Refused(errors.INVALID_REQUEST, "Default group resources are not allowed.")
         after = self.after(changes)
         try:
-            self._broker.dynamic.check_group(self._id, after)
+            self._dynamic.check_group(self._id, after)
             if not only_check:
-                self._broker.dynamic.change_group(self._id, after)
-                self._broker.groups.reconfigured(self._id)
+                self._dynamic.change_group(self._id, after)
+                self._groups.reconfigured(self._id)
         except SettingsError as e:
             raise Refused(errors.INVALID_CONFIG, str(e)) from None

@@ -73,7 +73,7 @@ def _create(
         if config.value is None:
             raise Refused(errors.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
         overrides[config.name] = config.value
-    effective = TopicConfig(overrides, broker.log_defaults)  # Kafka checks the settings before the partitions
+    effective = TopicConfig(overrides, broker.log.defaults.topics)  # Kafka checks the settings before the partitions
     count = wanted.num_partitions
     if wanted.assignments:
         if wanted.num_partitions != -1 or wanted.replication_factor != -1:
