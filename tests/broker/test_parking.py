@@ -51,10 +51,11 @@ class Partition:
         return self.end - offset
 
 
-class Broker:
+class Groups:
+    """What they have committed, and the clock."""
+
     def __init__(self):
         self.loop = Loop()
-        self.groups = self
         self.offsets = {}
 
     def commit(self, group, partition, offset):
@@ -63,13 +64,13 @@ class Broker:
 
 
 @pytest.fixture
-def broker():
-    return Broker()
+def groups():
+    return Groups()
 
 
 @pytest.fixture
-def parking(broker):
-    return Parking(broker)
+def parking(groups):
+    return Parking(groups.loop, groups)
 
 
 @pytest.fixture
@@ -90,53 +91,53 @@ def test_without_a_group_nobody_waits(parking, partition):
     assert parking.verdict(partition) == (0, False)
 
 
-def test_other_policies_never_wait(parking, partition, broker):
-    broker.commit("g", partition, 0)
+def test_other_policies_never_wait(parking, partition, groups):
+    groups.commit("g", partition, 0)
     partition.end = 1000
     partition.topic.config = TopicConfig()
     assert not parking.verdict(partition).blocked
 
 
-def test_in_order_as_consumers_catch_up(parking, partition, broker):
+def test_in_order_as_consumers_catch_up(parking, partition, groups):
     log = []
-    broker.commit("g", partition, 0)
+    groups.commit("g", partition, 0)
     partition.end = 100
     assert parking.verdict(partition).blocked
     for name in "abcd":
         assert park(parking, partition, log, name, size=30)
     counters = partition.topic.overload
     assert (counters.blocked_requests, counters.waiting_requests, counters.waiting_bytes) == (4, 4, 120)
-    broker.commit("g", partition, 10)  # 90 are left: one goes, then there are 120
-    broker.loop.run(RECHECK_SECONDS)
+    groups.commit("g", partition, 10)  # 90 are left: one goes, then there are 120
+    groups.loop.run(RECHECK_SECONDS)
     assert log == ["a"]
-    broker.commit("g", partition, 90)  # 40 are left: two go
-    broker.loop.run(RECHECK_SECONDS)
+    groups.commit("g", partition, 90)  # 40 are left: two go
+    groups.loop.run(RECHECK_SECONDS)
     assert log == ["a", "b", "c"]
     # Also one that could go on by itself stays behind those that wait.
     assert parking.verdict(partition).blocked
-    broker.commit("g", partition, 190)
-    broker.loop.run(RECHECK_SECONDS)
+    groups.commit("g", partition, 190)
+    groups.loop.run(RECHECK_SECONDS)
     assert log == ["a", "b", "c", "d"] and (parking.count, parking.bytes) == (0, 0)
     assert counters.waiting_requests == counters.waiting_bytes == 0 and counters.blocked_ms > 0
-    assert not parking.verdict(partition).blocked and not broker.loop.timers
+    assert not parking.verdict(partition).blocked and not groups.loop.timers
 
 
-def test_the_time_is_over_before_the_clients(parking, partition, broker):
+def test_the_time_is_over_before_the_clients(parking, partition, groups):
     log = []
-    broker.commit("g", partition, 0)
+    groups.commit("g", partition, 0)
     partition.end = 100
     park(parking, partition, log, "patient", timeout=10**9)
     park(parking, partition, log, "hasty", timeout=1000)
-    broker.loop.run(0.7)
+    groups.loop.run(0.7)
     assert log == []
-    broker.loop.run(0.2)
+    groups.loop.run(0.2)
     assert log == ["hasty gave up"] and partition.topic.overload.timed_out_requests == 1
-    broker.loop.run(MAX_WAIT_SECONDS)
+    groups.loop.run(MAX_WAIT_SECONDS)
     assert log == ["hasty gave up", "patient gave up"] and parking.count == 0
 
 
-def test_bounded_in_number_and_bytes(parking, partition, broker, monkeypatch):
-    broker.commit("g", partition, 0)
+def test_bounded_in_number_and_bytes(parking, partition, groups, monkeypatch):
+    groups.commit("g", partition, 0)
     partition.end = 100
     monkeypatch.setattr(limits, "MAX_PARKED", 3)
     monkeypatch.setattr(limits, "MAX_PARKED_BYTES", 100)
@@ -147,31 +148,31 @@ def test_bounded_in_number_and_bytes(parking, partition, broker, monkeypatch):
     assert partition.topic.overload.refused_requests == 2
 
 
-def test_a_sender_that_is_gone(parking, partition, broker):
+def test_a_sender_that_is_gone(parking, partition, groups):
     log = []
-    broker.commit("g", partition, 0)
+    groups.commit("g", partition, 0)
     partition.end = 100
     items = [park(parking, partition, log, name) for name in "ab"]
     for item in items:
         parking.forget(item)
         parking.forget(item)
     assert (parking.count, parking.bytes) == (0, 0)
-    broker.commit("g", partition, 100)
-    broker.loop.run(1)
+    groups.commit("g", partition, 100)
+    groups.loop.run(1)
     assert log == []
 
 
-def test_a_change_of_policy_lets_everybody_go(parking, partition, broker):
+def test_a_change_of_policy_lets_everybody_go(parking, partition, groups):
     log = []
-    broker.commit("g", partition, 0)
+    groups.commit("g", partition, 0)
     partition.end = 100
     park(parking, partition, log, "a")
     partition.topic.config = TopicConfig()
-    broker.loop.run(RECHECK_SECONDS)
+    groups.loop.run(RECHECK_SECONDS)
     assert log == ["a"]
 
 
-def test_a_group_that_retention_has_overtaken_counts_from_the_start(parking, partition, broker):
-    broker.commit("g", partition, 0)
+def test_a_group_that_retention_has_overtaken_counts_from_the_start(parking, partition, groups):
+    groups.commit("g", partition, 0)
     partition.end, partition.start_offset = 100, 60
     assert parking.backlog(partition) == 40

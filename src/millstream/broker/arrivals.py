@@ -3,13 +3,10 @@
 import logging
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from millstream.broker import limits
+from millstream.broker.broker import Broker
 from millstream.broker.security.rates import Rate
-
-if TYPE_CHECKING:
-    from millstream.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +19,7 @@ class Arrivals:
     are slowed down by accepting later.
     """
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._settings = settings = broker.settings
         self._window_ms = settings.integer("quota.window.size.seconds") * 1000

@@ -1,42 +1,40 @@
-"""What the APIs share: the log, settings, coordinators, connections, and the budget of request bytes."""
+"""What the APIs share: the core, the coordinators, topics, who may do what, connections, and the budget of request bytes."""
 
 import asyncio
 import logging
-import time
 import uuid
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from millstream.broker import limits
 from millstream.broker.archive import Archives
+from millstream.broker.core import Core
 from millstream.broker.dynamic import Dynamic
 from millstream.broker.fetch_sessions import FetchSessions
-from millstream.broker.flusher import Flusher
 from millstream.broker.groups.coordinator import GroupCoordinator
 from millstream.broker.parking import Parking
+from millstream.broker.refused import Refused
 from millstream.broker.security.authorizer import Authorizer
 from millstream.broker.security.quotas import Quotas
 from millstream.broker.security.store import AccessStore
-from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
+from millstream.broker.topics import INTERNAL, check_count, check_name
 from millstream.broker.transactions.coordinator import TransactionCoordinator
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from millstream.broker.connection import Connection
     from millstream.broker.inbox import Inbox
     from millstream.broker.security.listeners import Listener
     from millstream.log import Log, Topic
 
-S = TypeVar("S")
-M = TypeVar("M")
 logger = logging.getLogger(__name__)
 
 
-class Broker:
-    """One running broker over one log."""
+class Broker(Core):
+    """One running broker."""
 
     def __init__(
         self,
@@ -46,11 +44,9 @@ class Broker:
         loop: asyncio.AbstractEventLoop,
         listeners: "list[Listener]",
     ) -> None:
-        self.log = log
+        super().__init__(log, dynamic, loop)
+        settings = self.settings
         self.access = access
-        self.dynamic = dynamic
-        self.settings = settings = dynamic.settings
-        self.loop = loop
         self.listeners = listeners
         self.authorizer: Authorizer | None = None
         if settings.values["authorizer.class.name"]:
@@ -70,40 +66,12 @@ class Broker:
         self.unfinished = 0  # connections that hold a large unfinished request
         self.starved: deque[Inbox] = deque()  # those of them that wait for room
         self.fetch_sessions = FetchSessions()
-        self.flusher = Flusher(loop)
-        log.on_unflushed(self.flusher.soon)
-        self.parking = Parking(self)
         self.archives = Archives(loop, log)
         self.groups = GroupCoordinator(self)
-        self.transactions = TransactionCoordinator(self)
+        self.transactions = TransactionCoordinator(self, self.groups)
+        self.parking = Parking(loop, self.groups)
         self._budget = settings.integer("queued.max.request.bytes")
-        self.topics_version = 0  # rises when a topic comes, goes or grows
         self._ids: dict[bytes, Topic] = {}
-
-    @property
-    def log_defaults(self) -> "Mapping[str, str]":
-        """What topics have where they say nothing themselves."""
-        return self.log.defaults.topics
-
-    def now_ms(self) -> int:
-        """The time of day in epoch milliseconds."""
-        return int(time.time() * 1000)
-
-    def answer(self, source: "asyncio.Future[S]", make: "Callable[[S], M]") -> "M | asyncio.Future[M]":
-        """The response to a request whose outcome is, or will be, in a future."""
-        if source.done():
-            return make(source.result())
-        response: asyncio.Future[M] = self.loop.create_future()
-
-        def done(_: "asyncio.Future[S]") -> None:
-            if not response.done():
-                if source.cancelled():
-                    response.cancel()
-                else:
-                    response.set_result(make(source.result()))
-
-        source.add_done_callback(done)
-        return response
 
     def access_changed(self) -> None:
         """Access control lists or quotas have changed."""
@@ -123,10 +91,10 @@ class Broker:
         return found
 
     def create_topic(self, name: str, partitions: int, config: "Mapping[str, str]") -> "Topic":
-        """Create a topic; -1 partitions: num.partitions. Raises TopicError or LogError."""
+        """Create a topic; -1 partitions: num.partitions. Raises Refused or LogError."""
         check_name(name)
         if name in INTERNAL:
-            raise TopicError(errors.INVALID_TOPIC_EXCEPTION, f"{name} is internal: the broker makes it itself")
+            raise Refused(errors.INVALID_TOPIC_EXCEPTION, f"{name} is internal: the broker makes it itself")
         if partitions == -1:
             partitions = self.settings.integer("num.partitions")
         check_count(partitions, self.partition_count())

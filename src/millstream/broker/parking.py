@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millstream.broker import limits
+from millstream.broker.groups.directory import Directory
 from millstream.broker.overload import GO_ON, Verdict, judge, slowest
 
 if TYPE_CHECKING:
-    from millstream.broker.broker import Broker
     from millstream.log import Partition
 
 # How often the backlog is looked at while somebody waits; also how long the slowest group's position is remembered.
@@ -51,8 +51,9 @@ class Waiting:
 class Parking:
     """All appends that wait."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, loop: asyncio.AbstractEventLoop, groups: Directory) -> None:
+        self._loop = loop
+        self._groups = groups
         self._queues: dict[Partition, deque[Waiting]] = {}
         self._positions: dict[Partition, tuple[float, int | None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -68,11 +69,11 @@ class Parking:
 
     def backlog(self, partition: "Partition") -> int:
         """Bytes that the slowest group has yet to read; 0 when no group counts."""
-        now = self._broker.loop.time()
+        now = self._loop.time()
         known = self._positions.get(partition)
         if known is None or now - known[0] >= RECHECK_SECONDS:
             where = partition.topic.name, partition.index
-            offsets = self._broker.groups.offsets.items()
+            offsets = self._groups.offsets.items()
             positions = ((group, o.committed[where].offset) for group, o in offsets if where in o.committed)
             if len(self._positions) > limits.MAX_PARTITIONS_TOTAL:
                 self._positions.clear()
@@ -93,7 +94,7 @@ class Parking:
         if self.count >= limits.MAX_PARKED or self.bytes + size > limits.MAX_PARKED_BYTES:
             counters.refused_requests += 1
             return None
-        now = self._broker.loop.time()
+        now = self._loop.time()
         deadline = now + min(max(0, timeout_ms) / 1000 * SHARE_OF_TIMEOUT, MAX_WAIT_SECONDS)
         item = Waiting(partition, size, now, deadline, append, give_up)
         self._queues.setdefault(partition, deque()).append(item)
@@ -121,15 +122,15 @@ class Parking:
         counters = item.partition.topic.overload
         counters.waiting_requests -= 1
         counters.waiting_bytes -= item.size
-        counters.blocked_ms += int((self._broker.loop.time() - item.since) * 1000)
+        counters.blocked_ms += int((self._loop.time() - item.since) * 1000)
 
     def _watch(self) -> None:
         if self._timer is None and self._queues:
-            self._timer = self._broker.loop.call_later(RECHECK_SECONDS, self._look)
+            self._timer = self._loop.call_later(RECHECK_SECONDS, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        now = self._broker.loop.time()
+        now = self._loop.time()
         for partition, queue in list(self._queues.items()):
             while queue:
                 item = queue[0]

@@ -3,6 +3,7 @@
 import re
 
 from millstream.broker import limits
+from millstream.broker.refused import Refused
 from millstream.protocol import errors
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -12,29 +13,21 @@ MAX_NAME = 249  # with a partition number and a suffix it is still a file name
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-class TopicError(Exception):
-    """A topic that cannot be created or changed as asked; ``code`` is Kafka's."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def check_name(name: str) -> None:
-    """Raise TopicError unless Kafka allows the name."""
+    """Raise Refused unless Kafka allows the name."""
     if not name or name in (".", "..") or len(name) > MAX_NAME or not _NAME.fullmatch(name):
-        raise TopicError(
+        raise Refused(
             errors.INVALID_TOPIC_EXCEPTION,
             f"{name!r} is no topic name: expected 1 to {MAX_NAME} of the characters a-z A-Z 0-9 . _ -, and not . or ..",
         )
 
 
 def check_count(partitions: int, present: int) -> None:
-    """Raise TopicError unless a topic may have so many partitions. ``present``: those of all other topics."""
+    """Raise Refused unless a topic may have so many partitions. ``present``: those of all other topics."""
     if partitions < 1:
-        raise TopicError(errors.INVALID_PARTITIONS, f"expected at least 1 partition, got {partitions}")
+        raise Refused(errors.INVALID_PARTITIONS, f"expected at least 1 partition, got {partitions}")
     if partitions > limits.MAX_PARTITIONS_PER_TOPIC or present + partitions > limits.MAX_PARTITIONS_TOTAL:
-        raise TopicError(
+        raise Refused(
             errors.INVALID_PARTITIONS,
             f"{partitions} partitions are too many: at most {limits.MAX_PARTITIONS_PER_TOPIC} in a topic, "
             f"{limits.MAX_PARTITIONS_TOTAL} in all ({present} exist)",

@@ -6,7 +6,7 @@ import errno
 import os
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, Self
 
 from millstream.log import failpoints
 from millstream.log import producers as states
@@ -36,9 +36,6 @@ from millstream.protocol.records import (
     seal,
 )
 
-if TYPE_CHECKING:
-    from millstream.log.partition import Partition
-
 MAX_UNTIDY: Final = 8
 """Closed segments whose index waits to be written by a worker; beyond it the append that rolls writes one itself."""
 LEADER_EPOCH: Final = 0
@@ -65,7 +62,7 @@ class Appended(NamedTuple):
 class Appending(State):
     """A partition's end."""
 
-    def append(self, batches: bytearray | memoryview, now: int, *, internal: bool = False) -> Appended:
+    def append(self: Self, batches: bytearray | memoryview, now: int, *, internal: bool = False) -> Appended:
         """Append one or more record batches of format 2 as they came from a producer; `now` is epoch ms.
 
         Everything is checked before a byte is written; a LogError with Kafka's code says what is wrong. Base offset
@@ -84,7 +81,7 @@ class Appending(State):
             if config.drop:
                 self._overwrite(config, now)
             if config.durability == "commit":
-                self.topic.unflushed(cast("Partition", self))
+                self.unflushed(self)
             elif self.listeners:
                 self.announce()
         return appended
@@ -93,10 +90,10 @@ class Appending(State):
         """Let the oldest segments of a ring go; see upkeep.py."""
         raise NotImplementedError
 
-    def announce(self) -> None:
+    def announce(self: Self) -> None:
         """Wake those who wait for records; to be called on the appending thread when there is more to read."""
         for listener in tuple(self.listeners):
-            listener(cast("Partition", self))
+            listener(self)
 
     def _append(
         self,

@@ -182,7 +182,7 @@ class Log:
         self._by_id[topic.id] = topic
         self._has_commit = None
         if self._unflushed is not None:
-            topic.unflushed = self._unflushed
+            topic.on_unflushed(self._unflushed)
 
     def on_unflushed(self, call: Callable[[Partition], None]) -> None:
         """Have `call` called, on the appending thread, after each append that becomes readable only by a flush.
@@ -191,7 +191,7 @@ class Log:
         """
         self._unflushed = call
         for topic in self.topics.values():
-            topic.unflushed = call
+            topic.on_unflushed(call)
 
     @property
     def cluster_id(self) -> str:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 from millstream.log import archive
 from millstream.log import producers as states
@@ -25,16 +25,24 @@ from millstream.log.opened import OpenSegments
 from millstream.log.producers import Producer
 from millstream.log.recovery import index_of, read_snapshot, recover, replay
 from millstream.log.segment import Segment
+from millstream.log.traits import Traits
 
-if TYPE_CHECKING:
-    from millstream.log.partition import Partition
-    from millstream.log.topic import Topic
+
+def _ignore(_: object) -> None:
+    """The log's user flushes by itself."""
 
 
 class State:
-    """The present state of a partition, which its folder's recovery begins."""
+    """The present state of a partition, which its folder's recovery begins.
 
-    def __init__(self, topic: Topic, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
+    `listeners` are called when there is more to read, `unflushed` after each append that only a flush makes readable.
+    """
+
+    # They get the whole partition, of which this class is a part: hence `self: Self` where they are called.
+    listeners: set[Callable[[Self], None]]
+    unflushed: Callable[[Self], None]
+
+    def __init__(self, topic: Traits, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
         url = topic.config.archive
         archived = archive.place(url, topic.name, topic.id, index) if url else ""
         found = recover(folder, clean=clean, now=now, archived=archived)
@@ -42,7 +50,8 @@ class State:
         self.index = index
         self.folder = folder
         self.recovered = found.notes
-        self.listeners: set[Callable[[Partition], None]] = set()
+        self.listeners = set()
+        self.unflushed = _ignore
         self.failed: str | None = None
         self._opened = opened
         self._lock = threading.Lock()

@@ -19,8 +19,8 @@ from millstream.log.config import Defaults, TopicConfig
 from millstream.log.errors import InvalidPartitions, InvalidTopic, UnknownFormat
 from millstream.log.files import replace
 from millstream.log.opened import OpenSegments
-from millstream.log.overload import Counters
 from millstream.log.partition import Partition
+from millstream.log.traits import Traits
 
 NAME: Final = "topic.json"
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -71,25 +71,19 @@ def read_description(folder: Path) -> Description:
     return msgspec.json.decode(data, type=Description)
 
 
-def _ignore(_: Partition) -> None:
-    """The log's user flushes by itself."""
-
-
-class Topic:
-    """A topic of an open log. `unflushed` is called after each append to it while its durability is `commit`."""
+class Topic(Traits):
+    """A topic of an open log."""
 
     def __init__(
         self, folder: Path, description: Description, defaults: Defaults, opened: OpenSegments, *, clean: bool, now: int
     ) -> None:
+        config = TopicConfig(description.config, defaults.topics)
+        super().__init__(description.name, description.id, config, defaults)
         self.folder = folder
         self.description = description
-        self.config = TopicConfig(description.config, defaults.topics)
-        self.producer_expiration_ms = defaults.producer_expiration_ms
-        self.dedupe_bytes = defaults.dedupe_bytes
         self.recovered: list[str] = []
         self.partitions: list[Partition] = []
-        self.overload = Counters()
-        self.unflushed: Callable[[Partition], None] = _ignore
+        self._unflushed: Callable[[Partition], None] | None = None
         self._opened = opened
         for index in range(description.partitions):
             self.open_partition(index, clean=clean, now=now)
@@ -98,19 +92,15 @@ class Topic:
         return f"Topic({self.name}, partitions={len(self.partitions)})"
 
     @property
-    def name(self) -> str:
-        """The topic's name."""
-        return self.description.name
-
-    @property
-    def id(self) -> uuid.UUID:
-        """The topic's id: another one when a topic is deleted and created again."""
-        return self.description.id
-
-    @property
     def internal(self) -> bool:
         """Whether only the broker writes it."""
         return self.name in INTERNAL
+
+    def on_unflushed(self, call: Callable[[Partition], None]) -> None:
+        """Have `call` called after each append to a partition while the topic's durability is `commit`."""
+        self._unflushed = call
+        for partition in self.partitions:
+            partition.unflushed = call
 
     def set_config(self, config: TopicConfig) -> None:
         """Put settings in effect."""
@@ -132,6 +122,8 @@ class Topic:
             folder.mkdir(mode=0o700)
             self.recovered.append(f"{folder}: missing, made again; the partition is empty")
         partition = Partition(self, index, folder, self._opened, clean=clean, now=now)
+        if self._unflushed is not None:
+            partition.unflushed = self._unflushed
         self.recovered += partition.recovered
         self.overload.dropped_records += partition.dropped[0]
         self.overload.dropped_bytes += partition.dropped[1]

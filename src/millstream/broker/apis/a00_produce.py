@@ -16,10 +16,10 @@ import logging
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from millstream.broker.postponed import Answer, Postponed
 from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.security.quotas import PRODUCE
 from millstream.broker.transactions.coordinator import PRODUCE_ADDS
-from millstream.broker.transactions.postponed import Answer, Postponed
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.produce import (

@@ -7,9 +7,10 @@ missing, and clients ask again. The one broker leads every partition, epoch 0.""
 import logging
 from typing import TYPE_CHECKING
 
+from millstream.broker.refused import Refused
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.broker.security.mutations import Mutations
-from millstream.broker.topics import TopicError, check_name
+from millstream.broker.topics import check_name
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.metadata import (
@@ -86,7 +87,7 @@ def _missing(broker: "Broker", connection: "Connection", name: str, create: bool
             return None, errors.TOPIC_AUTHORIZATION_FAILED
         Mutations(connection, strict=True).count(broker.settings.integer("num.partitions"))
         return broker.create_topic(name, -1, {}), 0
-    except TopicError as e:
+    except Refused as e:
         throttled = e.code == errors.THROTTLING_QUOTA_EXCEEDED
         return None, errors.UNKNOWN_TOPIC_OR_PARTITION if throttled else e.code
     except LogError as e:

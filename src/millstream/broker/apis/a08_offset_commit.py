@@ -5,15 +5,15 @@ From members of a classic or consumer group, or from outside while the group is 
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from millstream.broker.groups.commits import named_topic, not_synced
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -22,10 +22,34 @@ from millstream.protocol.messages.offset_commit import (
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
-    from millstream.log import Topic
+    from millstream.log import Partition, Topic
+    from millstream.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic, TxnOffsetCommitResponse
 
 Known = tuple["Topic", OffsetCommitRequestPartition, OffsetCommitResponsePartition]
 BY_ID = 10
+R = TypeVar("R", OffsetCommitResponse, "TxnOffsetCommitResponse")
+
+
+def named_topic(
+    connection: "Connection", wanted: "OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic", *, by_id: bool
+) -> "tuple[Topic | None, int]":
+    """Return the topic for which offsets are to be committed, and the error of all its partitions."""
+    broker = connection.broker
+    topic = broker.topic_by_id(wanted.topic_id) if by_id else broker.log.topics.get(wanted.name)
+    name = topic.name if topic is not None else wanted.name
+    if name and not connection.may(Operation.READ, Resource.TOPIC, name):
+        return topic, errors.TOPIC_AUTHORIZATION_FAILED
+    if topic is None:
+        return None, errors.UNKNOWN_TOPIC_ID if by_id else errors.UNKNOWN_TOPIC_OR_PARTITION
+    return topic, errors.NONE
+
+
+def not_synced(response: R, _: "dict[Partition, str]") -> R:
+    """The answer to a commit when the disk refused: nothing counts as committed, in a transaction or not."""
+    for topic in response.topics:
+        for part in topic.partitions:
+            part.error_code = part.error_code or errors.COORDINATOR_NOT_AVAILABLE
+    return response
 
 
 def handle(

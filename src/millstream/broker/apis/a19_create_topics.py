@@ -8,9 +8,10 @@ Partitions count against controller_mutation_rate, also of what is only validate
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a32_describe_configs import source_of
+from millstream.broker.refused import Refused
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.broker.security.mutations import Mutations
-from millstream.broker.topics import INTERNAL, TopicError, check_count, check_name
+from millstream.broker.topics import INTERNAL, check_count, check_name
 from millstream.log import LogError
 from millstream.log.config import SETTINGS, TopicConfig
 from millstream.protocol import errors
@@ -47,7 +48,7 @@ def handle(
             continue
         try:
             results.append(_create(connection, wanted, request.validate_only, mutations))
-        except (TopicError, LogError) as e:
+        except (Refused, LogError) as e:
             results.append(_failed(name, e.code, str(e)))
     response = CreateTopicsResponse(0, results)
     mutations.tell(response)
@@ -64,43 +65,39 @@ def _create(
     broker = connection.broker
     check_name(wanted.name)
     if wanted.name in broker.log.topics:
-        raise TopicError(errors.TOPIC_ALREADY_EXISTS, f"Topic '{wanted.name}' already exists.")
+        raise Refused(errors.TOPIC_ALREADY_EXISTS, f"Topic '{wanted.name}' already exists.")
     if wanted.name in INTERNAL:
-        raise TopicError(errors.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker makes it itself")
+        raise Refused(errors.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker makes it itself")
     overrides = {}
     for config in wanted.configs:
         if config.value is None:
-            raise TopicError(errors.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
+            raise Refused(errors.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
         overrides[config.name] = config.value
-    effective = TopicConfig(overrides, broker.log_defaults)  # Kafka checks the settings before the partitions
+    effective = TopicConfig(overrides, broker.log.defaults.topics)  # Kafka checks the settings before the partitions
     count = wanted.num_partitions
     if wanted.assignments:
         if wanted.num_partitions != -1 or wanted.replication_factor != -1:
-            raise TopicError(
+            raise Refused(
                 errors.INVALID_REQUEST,
                 "A manual assignment was given, so partitions and replication factor must be -1.",
             )
         count = len(wanted.assignments)
         if sorted(a.partition_index for a in wanted.assignments) != list(range(count)):
-            raise TopicError(
-                errors.INVALID_REPLICA_ASSIGNMENT, "Partitions of a manual assignment must be 0, 1, 2, ..."
-            )
+            raise Refused(errors.INVALID_REPLICA_ASSIGNMENT, "Partitions of a manual assignment must be 0, 1, 2, ...")
         if any(a.broker_ids != [broker.node_id] for a in wanted.assignments):
-            raise TopicError(
+            raise Refused(
                 errors.INVALID_REPLICA_ASSIGNMENT,
                 f"The only broker is {broker.node_id}: each partition can only be there.",
             )
     elif wanted.replication_factor < -1 or wanted.replication_factor == 0:
-        raise TopicError(
+        raise Refused(
             errors.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 for the default."
         )
     elif count != -1 and count < 1:
-        raise TopicError(
-            errors.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default."
-        )
+        raise Refused(errors.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default.")
     elif wanted.replication_factor not in (-1, 1):
         code = errors.INVALID_REPLICATION_FACTOR
-        raise TopicError(
+        raise Refused(
             code, f"Unable to replicate the partition {wanted.replication_factor} time(s): there is one broker."
         )
     if count == -1:

@@ -9,9 +9,9 @@ this one.
 import asyncio
 from typing import TYPE_CHECKING
 
+from millstream.broker.refused import Refused
 from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.security.mutations import Mutations
-from millstream.broker.topics import TopicError
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.delete_topics import (
@@ -74,6 +74,6 @@ def _delete(connection: "Connection", wanted: DeleteTopicState, mutations: Mutat
     try:
         mutations.count(len(topic.partitions))
         broker.delete_topic(topic)
-    except (TopicError, LogError) as e:
+    except (Refused, LogError) as e:
         return DeletableTopicResult(topic.name, topic.id.bytes, e.code, str(e))
     return DeletableTopicResult(topic.name, topic.id.bytes)

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker import failpoints
-from millstream.broker.groups.commits import named_topic, not_synced
+from millstream.broker.apis.a08_offset_commit import named_topic, not_synced
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors

@@ -9,9 +9,10 @@ have no settings.
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.configs import BROKER, CLIENT_METRICS, GROUP, TOPIC, ConfigError, check_node
+from millstream.broker.configs import BROKER, CLIENT_METRICS, GROUP, TOPIC, check_node
 from millstream.broker.dynamic import DEFAULT
 from millstream.broker.dynamic import GROUP as GROUP_SETTINGS
+from millstream.broker.refused import Refused
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
 from millstream.broker.settings import DYNAMIC, KNOWN, TOPIC_SYNONYMS
 from millstream.log.config import ENGINE, SETTINGS, TopicConfig
@@ -62,9 +63,9 @@ def handle(
         try:
             right = denied(connection, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
             if right:
-                raise ConfigError(right, "Authorization failed.")
+                raise Refused(right, "Authorization failed.")
             configs = _configs(broker, resource, request.include_synonyms)
-        except ConfigError as e:
+        except Refused as e:
             results.append(DescribeConfigsResult(e.code, str(e), resource.resource_type, resource.resource_name, []))
             continue
         if resource.configuration_keys is not None:
@@ -80,7 +81,7 @@ def _configs(
     if resource.resource_type == TOPIC:
         topic = broker.log.topics.get(resource.resource_name)
         if topic is None:
-            raise ConfigError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name} does not exist")
+            raise Refused(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name} does not exist")
         found = [_topic_setting(broker, topic.config, name, synonyms) for name in SETTINGS]
         return found + (_counters(topic) if topic.config.overload != "buffer" else [])
     if resource.resource_type == BROKER:
@@ -88,11 +89,11 @@ def _configs(
         return _broker_settings(broker, synonyms) if resource.resource_name else _cluster_defaults(broker, synonyms)
     if resource.resource_type == GROUP:
         if not resource.resource_name:
-            raise ConfigError(errors.INVALID_REQUEST, "Group name must not be empty")
+            raise Refused(errors.INVALID_REQUEST, "Group name must not be empty")
         return [_group_setting(broker, resource.resource_name, name, synonyms) for name in GROUP_SETTINGS]
     if resource.resource_type == CLIENT_METRICS:
         return []
-    raise ConfigError(errors.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+    raise Refused(errors.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
 
 
 def _topic_setting(broker: "Broker", config: TopicConfig, name: str, synonyms: bool) -> DescribeConfigsResourceResult:

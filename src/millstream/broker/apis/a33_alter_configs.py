@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a32_describe_configs import denied
-from millstream.broker.configs import ConfigError, find
+from millstream.broker.configs import find
+from millstream.broker.refused import Refused
 from millstream.broker.security.acls import Operation
 from millstream.protocol import errors
 from millstream.protocol.messages.alter_configs import (
@@ -44,6 +45,6 @@ def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool
         changes: dict[str, str | None] = dict.fromkeys(settings.overrides)
         changes.update((config.name, config.value) for config in resource.configs)
         settings.change(changes, only_check=validate_only)
-    except ConfigError as e:
+    except Refused as e:
         return e.code, str(e)
     return 0, None

@@ -5,9 +5,10 @@ They count against controller_mutation_rate; strict from version 3 on.
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.refused import Refused
 from millstream.broker.security.acls import Operation, Resource
 from millstream.broker.security.mutations import Mutations
-from millstream.broker.topics import TopicError, check_count
+from millstream.broker.topics import check_count
 from millstream.log import LogError
 from millstream.protocol import errors
 from millstream.protocol.messages.create_partitions import (
@@ -43,7 +44,7 @@ def handle(
         try:
             _grow(broker, wanted, request.validate_only, mutations)
             results.append(CreatePartitionsTopicResult(wanted.name))
-        except (TopicError, LogError) as e:
+        except (Refused, LogError) as e:
             results.append(CreatePartitionsTopicResult(wanted.name, e.code, str(e)))
     response = CreatePartitionsResponse(0, results)
     mutations.tell(response)
@@ -53,14 +54,14 @@ def handle(
 def _grow(broker: "Broker", wanted: CreatePartitionsTopic, validate_only: bool, mutations: Mutations) -> None:
     topic = broker.log.topics.get(wanted.name)
     if topic is None:
-        raise TopicError(errors.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        raise Refused(errors.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     present = len(topic.partitions)
     if topic.internal:
-        raise TopicError(errors.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: its partitions stay as they are")
+        raise Refused(errors.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: its partitions stay as they are")
     if wanted.count == present:
-        raise TopicError(errors.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+        raise Refused(errors.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
     if wanted.count < present:
-        raise TopicError(
+        raise Refused(
             errors.INVALID_PARTITIONS,
             f"The topic {topic.name} currently has {present} partition(s); {wanted.count} would not be an increase.",
         )
@@ -69,7 +70,7 @@ def _grow(broker: "Broker", wanted: CreatePartitionsTopic, validate_only: bool, 
         len(wanted.assignments) != wanted.count - present
         or any(a.broker_ids != [broker.node_id] for a in wanted.assignments)
     ):
-        raise TopicError(
+        raise Refused(
             errors.INVALID_REPLICA_ASSIGNMENT,
             f"The only broker is {broker.node_id}: each new partition can only be there.",
         )

@@ -7,7 +7,8 @@ not collected.
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a32_describe_configs import denied
-from millstream.broker.configs import ConfigError, Configurable, find
+from millstream.broker.configs import Configurable, find
+from millstream.broker.refused import Refused
 from millstream.broker.security.acls import Operation
 from millstream.protocol import errors
 from millstream.protocol.messages.incremental_alter_configs import (
@@ -47,24 +48,24 @@ def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool
         settings = find(broker, resource.resource_type, resource.resource_name)
         changes = {config.name: _changed(settings, config) for config in resource.configs}
         settings.change(changes, only_check=validate_only)
-    except ConfigError as e:
+    except Refused as e:
         return e.code, str(e)
     return 0, None
 
 
 def _changed(settings: Configurable, config: AlterableConfig) -> str | None:
-    """A setting's new value, None to remove it. Raises ConfigError."""
+    """A setting's new value, None to remove it. Raises Refused."""
     name, operation = config.name, config.config_operation
     if operation == DELETE:
         return None
     if operation not in (SET, APPEND, SUBTRACT):
-        raise ConfigError(errors.INVALID_REQUEST, f"Unknown operation {operation} on {name}.")
+        raise Refused(errors.INVALID_REQUEST, f"Unknown operation {operation} on {name}.")
     if config.value is None:
-        raise ConfigError(errors.INVALID_REQUEST, f"Null value not supported for : {name}")
+        raise Refused(errors.INVALID_REQUEST, f"Null value not supported for : {name}")
     if operation == SET:
         return config.value
     if not settings.is_list(name):
-        raise ConfigError(errors.INVALID_CONFIG, f"Config value append is not allowed for config key: {name}")
+        raise Refused(errors.INVALID_CONFIG, f"Config value append is not allowed for config key: {name}")
     present = [part.strip() for part in settings.value(name).split(",") if part.strip()]
     given = [part.strip() for part in config.value.split(",") if part.strip()]
     if operation == APPEND:

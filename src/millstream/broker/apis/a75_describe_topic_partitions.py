@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.refused import Refused
 from millstream.broker.security.acls import Operation, Resource
-from millstream.broker.topics import TopicError, check_name
+from millstream.broker.topics import check_name
 from millstream.protocol import errors
 from millstream.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -70,6 +71,6 @@ def handle(
 def _missing(name: str) -> int:
     try:
         check_name(name)
-    except TopicError as e:
+    except Refused as e:
         return e.code
     return errors.UNKNOWN_TOPIC_OR_PARTITION

@@ -6,47 +6,20 @@ lost in a power cut is one under which nothing was committed for such a topic, a
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from millstream.broker import failpoints, limits
 from millstream.broker.groups import records
 from millstream.broker.groups.classic import ClassicGroup
 from millstream.broker.groups.offsets import Committed, Offsets, Where
 from millstream.broker.groups.running import Running
-from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
-    from millstream.broker.connection import Connection
-    from millstream.log import Partition, Topic
-    from millstream.protocol.messages.offset_commit import OffsetCommitRequestTopic, OffsetCommitResponse
-    from millstream.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic, TxnOffsetCommitResponse
+    from millstream.log import Partition
 
-R = TypeVar("R", "OffsetCommitResponse", "TxnOffsetCommitResponse")
 # Members of the new group protocol commit with this version of OffsetCommit or a later one.
 EPOCHS = 9
-
-
-def named_topic(
-    connection: "Connection", wanted: "OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic", *, by_id: bool
-) -> "tuple[Topic | None, int]":
-    """Return the topic for which offsets are to be committed, and the error of all its partitions."""
-    broker = connection.broker
-    topic = broker.topic_by_id(wanted.topic_id) if by_id else broker.log.topics.get(wanted.name)
-    name = topic.name if topic is not None else wanted.name
-    if name and not connection.may(Operation.READ, Resource.TOPIC, name):
-        return topic, errors.TOPIC_AUTHORIZATION_FAILED
-    if topic is None:
-        return None, errors.UNKNOWN_TOPIC_ID if by_id else errors.UNKNOWN_TOPIC_OR_PARTITION
-    return topic, errors.NONE
-
-
-def not_synced(response: R, _: "dict[Partition, str]") -> R:
-    """The answer to a commit when the disk refused: nothing counts as committed, in a transaction or not."""
-    for topic in response.topics:
-        for part in topic.partitions:
-            part.error_code = part.error_code or errors.COORDINATOR_NOT_AVAILABLE
-    return response
 
 
 class Commits(Running):
@@ -64,7 +37,7 @@ class Commits(Running):
 
     def removed(self, group_ids: Iterable[str]) -> "list[Partition]":
         """What has to be synced before a removal of groups or their offsets is answered."""
-        if not self.store.durable and not self._broker.log.has_commit:
+        if not self.store.durable and not self._core.log.has_commit:
             return []
         partitions = {self.store.partition(group_id): None for group_id in group_ids}
         return [partition for partition in partitions if partition.flushed_offset < partition.end_offset]
@@ -124,7 +97,7 @@ class Commits(Running):
         group, error = self._committed_by(group_id, generation)
         if group is None:
             return errors.ILLEGAL_GENERATION if error == errors.GROUP_ID_NOT_FOUND and version < EPOCHS else error
-        error = group.check_commit(member_id, instance_id, generation, self._broker.loop.time())
+        error = group.check_commit(member_id, instance_id, generation, self._core.loop.time())
         self.heard(group)
         return error
 

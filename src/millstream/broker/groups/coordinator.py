@@ -6,17 +6,14 @@ disk before it is answered stands in commits.py, and for groups themselves in ru
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
+from millstream.broker.core import Core
 from millstream.broker.groups import consumer_records, records
 from millstream.broker.groups.classic_members import State
 from millstream.broker.groups.commits import Commits
 from millstream.broker.groups.offsets import Offsets
 from millstream.broker.internal_topics import Write
 from millstream.protocol import errors
-
-if TYPE_CHECKING:
-    from millstream.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 # Times of commits: one that none has reached, and one that all have.
@@ -26,15 +23,15 @@ NEVER, ALWAYS = -1, 0x7FFFFFFFFFFFFFFF
 class GroupCoordinator(Commits):
     """All groups of the broker: their members (Running) and their offsets (Commits)."""
 
-    def __init__(self, broker: "Broker") -> None:
-        super().__init__(broker)
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
         self._cleanup: asyncio.TimerHandle | None = None
 
     # ---- start and end
 
     def load(self) -> None:
         """Rebuild groups and offsets from the log."""
-        now, wall = self._broker.loop.time(), self._broker.now_ms()
+        now, wall = self._core.loop.time(), self._core.now_ms()
         for record in self.store.replay():
             written = now - max(0, wall - record.at) / 1000
             if record.ended is not None:
@@ -64,7 +61,7 @@ class GroupCoordinator(Commits):
                     if record.type == consumer_records.GROUP:  # the last one of an empty group: its last member left
                         self.consumers[group_id].since = written
         self.offsets = {g: o for g, o in self.offsets.items() if o}
-        if self.store.durable or self._broker.log.has_commit:
+        if self.store.durable or self._core.log.has_commit:
             for group_id, left in self.offsets.items():  # what a killed broker wrote need not be synced yet
                 left.upto = self.store.partition(group_id).end_offset
         for consumer in self.consumers.values():
@@ -114,14 +111,14 @@ class GroupCoordinator(Commits):
 
     def _cleanup_later(self) -> None:
         delay = self._settings.seconds("offsets.retention.check.interval.ms")
-        self._cleanup = self._broker.loop.call_later(delay, self._expire)
+        self._cleanup = self._core.loop.call_later(delay, self._expire)
 
     def _expire(self) -> None:
         """Drop offsets that nobody used for offsets.retention.minutes, and empty groups left with nothing.
 
         Source: OffsetMetadataManager.cleanupExpiredOffsets, GroupCoordinatorShard.cleanupGroupMetadata.
         """
-        now = self._broker.now_ms()
+        now = self._core.now_ms()
         for group_id, offsets in list(self.offsets.items()):
             cutoff = self._cutoff(group_id, now)
             if cutoff is None:
@@ -157,7 +154,7 @@ class GroupCoordinator(Commits):
             since = consumer.since
         else:
             return now - retention
-        return ALWAYS if self._broker.loop.time() - since >= retention / 1000 else NEVER
+        return ALWAYS if self._core.loop.time() - since >= retention / 1000 else NEVER
 
     def _vanish(self, group_id: str, removal: list[Write]) -> None:
         """Remove a group that has neither members nor offsets; if that cannot be stored, another time."""

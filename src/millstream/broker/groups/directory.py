@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from millstream.broker import limits
+from millstream.broker.core import Core
 from millstream.broker.groups import consumer_records
 from millstream.broker.groups.classic import ClassicGroup
 from millstream.broker.groups.classic_members import State
@@ -17,7 +18,6 @@ from millstream.log import LogError
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
-    from millstream.broker.broker import Broker
     from millstream.log import Partition
 
 logger = logging.getLogger(__name__)
@@ -28,14 +28,14 @@ WRITE_RECORDS = 1000
 class Directory:
     """All groups by id; what runs them (Running) and their offsets (Commits) are added to it."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._settings = broker.settings
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._settings = core.settings
         self.store = InternalTopic(
-            broker.log,
+            core.log,
             OFFSETS_TOPIC,
-            broker.settings.integer("offsets.topic.num.partitions"),
-            broker.settings.integer("offsets.topic.segment.bytes"),
+            core.settings.integer("offsets.topic.num.partitions"),
+            core.settings.integer("offsets.topic.segment.bytes"),
         )
         self.groups: dict[str, ClassicGroup] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
@@ -54,7 +54,7 @@ class Directory:
             if self._full():
                 return None
             group = self.groups[group_id] = self._make(group_id)
-            group.since = self._broker.loop.time()
+            group.since = self._core.loop.time()
         return group
 
     def exists(self, group_id: str) -> bool:
@@ -98,7 +98,7 @@ class Directory:
         )
 
     def _write(self, group_id: str, writes: list[Write], producer: tuple[int, int] | None = None) -> int:
-        now = self._broker.now_ms()
+        now = self._core.now_ms()
         try:
             for start in range(0, len(writes), WRITE_RECORDS):
                 self.store.write(group_id, writes[start : start + WRITE_RECORDS], now, producer)

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.broker import limits
+from millstream.broker.core import Core
 from millstream.broker.groups import consumer_records, records
 from millstream.broker.groups.classic import ClassicGroup
 from millstream.broker.groups.classic_events import Effect, Joined, Store, Synced
@@ -20,7 +21,6 @@ from millstream.log import LogError
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
-    from millstream.broker.broker import Broker
     from millstream.log import Partition
 
 logger = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 class Running(Directory):
     """The members of all groups, and the timers that watch them."""
 
-    def __init__(self, broker: "Broker") -> None:
-        super().__init__(broker)
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
         self._topics: tuple[int, dict[str, tuple[bytes, int]]] = (-1, {})
         self._matches: dict[str, frozenset[str]] = {}
 
@@ -75,10 +75,10 @@ class Running(Directory):
             else:
                 token.set_result(Synced(token, errors.COORDINATOR_NOT_AVAILABLE))
 
-        self._broker.flusher.synced(unsynced).add_done_callback(synced)
+        self._core.flusher.synced(unsynced).add_done_callback(synced)
 
     def _store_group(self, group: ClassicGroup) -> bool:
-        now = self._broker.now_ms()
+        now = self._core.now_ms()
         try:
             self.store.write(group.id, [records.group_write(group, now)], now)
         except LogError as e:
@@ -93,13 +93,13 @@ class Running(Directory):
         group = self.groups.get(group_id) or self.consumers.get(group_id)
         deadline = group.next_deadline() if group is not None else None
         if deadline is not None:
-            self._timers[group_id] = self._broker.loop.call_at(deadline, self._tick, group_id)
+            self._timers[group_id] = self._core.loop.call_at(deadline, self._tick, group_id)
 
     def _tick(self, group_id: str) -> None:
         self._timers.pop(group_id, None)
         consumer = self.consumers.get(group_id)
         if consumer is not None:
-            for member_id in consumer.tick(self._broker.loop.time() + 0.001):
+            for member_id in consumer.tick(self._core.loop.time() + 0.001):
                 logger.info("group %s: member %s is gone (session or rebalance timeout)", group_id, member_id)
             self._store_consumer(consumer)
             self._schedule(group_id)
@@ -107,7 +107,7 @@ class Running(Directory):
         if group is not None:
             # A timer may fire a little early; the machine compares times exactly.
             before = set(group.members)
-            effects = group.tick(self._broker.loop.time() + 0.001)
+            effects = group.tick(self._core.loop.time() + 0.001)
             for member_id in before - set(group.members):
                 logger.info("group %s: member %s is gone (session or rebalance timeout)", group_id, member_id)
             self.run(group, effects)
@@ -130,13 +130,13 @@ class Running(Directory):
             consumer.session_seconds = self._session_seconds(group_id)
 
     def _session_seconds(self, group_id: str) -> float:
-        return self._broker.dynamic.of_group(group_id, "consumer.session.timeout.ms") / 1000
+        return self._core.dynamic.of_group(group_id, "consumer.session.timeout.ms") / 1000
 
     def _existing(self) -> dict[str, tuple[bytes, int]]:
         """The topics that exist, with ids and partitions; made again only when one came, went or grew."""
-        version = self._broker.topics_version
+        version = self._core.topics_version
         if self._topics[0] != version:
-            topics = self._broker.log.topics
+            topics = self._core.log.topics
             self._topics = (version, {n: (t.id.bytes, len(t.partitions)) for n, t in topics.items()})
             self._matches.clear()
         return self._topics[1]
@@ -170,7 +170,7 @@ class Running(Directory):
             if self._full():
                 return Outcome(errors.GROUP_MAX_SIZE_REACHED, f"There are {limits.MAX_GROUPS} groups already.")
             group = self.consumers[group_id] = self._make_consumer(group_id)
-        outcome = group.heartbeat(beat, self._broker.loop.time())
+        outcome = group.heartbeat(beat, self._core.loop.time())
         if not self._store_consumer(group):
             return Outcome(errors.COORDINATOR_NOT_AVAILABLE)
         if group_id not in self._timers:
@@ -181,7 +181,7 @@ class Running(Directory):
         """Store what has changed; what could not be stored is tried again with the next change."""
         if not group.changes:
             return True
-        now = self._broker.now_ms()
+        now = self._core.now_ms()
         if self._write(group.id, consumer_records.writes(group, now)):
             return False
         group.changes = Changes()

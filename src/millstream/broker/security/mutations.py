@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.topics import TopicError
+from millstream.broker.refused import Refused
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ class Mutations:
         self._wait_ms = 0
 
     def count(self, partitions: int) -> None:
-        """So many partitions are about to be created or deleted. Raises TopicError if they must not be now."""
+        """So many partitions are about to be created or deleted. Raises Refused if they must not be now."""
         broker, connection = self._connection.broker, self._connection
         user = connection.principal.partition(":")[2]
         done, wait = broker.quotas.mutate(user, connection.client_id, partitions, self._strict, broker.now_ms())
         self._wait_ms = max(self._wait_ms, wait)
         if not done:
-            raise TopicError(
+            raise Refused(
                 errors.THROTTLING_QUOTA_EXCEEDED,
                 f"The throttling quota has been exceeded: again in {wait} ms (controller_mutation_rate).",
             )

@@ -10,6 +10,8 @@ import struct
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.broker import failpoints, limits
+from millstream.broker.core import Core
+from millstream.broker.groups.commits import Commits
 from millstream.broker.transactions.endings import Endings
 from millstream.broker.transactions.transaction import PREPARED, Mark, State, Transaction, Where
 from millstream.broker.transactions.turns import Turns
@@ -19,7 +21,6 @@ from millstream.protocol.messages.init_producer_id import InitProducerIdRequest,
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from millstream.broker.broker import Broker
     from millstream.log import Partition
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,8 @@ Ended = tuple[int, int, int]  # the error code of EndTxn, the id and epoch that 
 class TransactionCoordinator(Endings):
     """All transactional ids of the broker."""
 
-    def __init__(self, broker: "Broker") -> None:
-        super().__init__(broker)
+    def __init__(self, core: Core, groups: Commits) -> None:
+        super().__init__(core, groups)
         self.turns = Turns()
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -52,7 +53,7 @@ class TransactionCoordinator(Endings):
             if transaction.state in PREPARED:
                 logger.info("transaction %s: its end was decided, finishing it", transaction.id)
             self.carry_out(transaction, transaction.resume(), transaction.copy())
-        self._expiry = self._broker.loop.call_later(EXPIRY_SECONDS, self._expire_ids)
+        self._expiry = self._core.loop.call_later(EXPIRY_SECONDS, self._expire_ids)
 
     def close(self) -> None:
         """End the timers, and leave what is under way to the next start."""
@@ -62,14 +63,14 @@ class TransactionCoordinator(Endings):
 
     def _expire_ids(self) -> None:
         """Forget transactional ids that were not used for transactional.id.expiration.ms."""
-        cutoff = self._broker.now_ms() - self._broker.settings.integer("transactional.id.expiration.ms")
+        cutoff = self._core.now_ms() - self._core.settings.integer("transactional.id.expiration.ms")
         for transaction in list(self.transactions.values()):
             if transaction.updated >= cutoff or transaction.state is State.ONGOING or transaction.state in PREPARED:
                 continue
             if not self.stored.remove(transaction):
                 break
             del self.transactions[transaction.id]
-        self._expiry = self._broker.loop.call_later(EXPIRY_SECONDS, self._expire_ids)
+        self._expiry = self._core.loop.call_later(EXPIRY_SECONDS, self._expire_ids)
 
     # ---- requests
 
@@ -81,17 +82,17 @@ class TransactionCoordinator(Endings):
         timeout = request.transaction_timeout_ms
         if not transactional_id:
             return InitProducerIdResponse(0, errors.INVALID_REQUEST, -1, -1)
-        if not 0 < timeout <= self._broker.settings.integer("transaction.max.timeout.ms"):
+        if not 0 < timeout <= self._core.settings.integer("transaction.max.timeout.ms"):
             return InitProducerIdResponse(0, errors.INVALID_TRANSACTION_TIMEOUT, -1, -1)
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             return InitProducerIdResponse(0, errors.INVALID_REQUEST, -1, -1)
-        now = self._broker.now_ms()
+        now = self._core.now_ms()
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             if len(self.transactions) >= limits.MAX_TRANSACTIONAL_IDS:
                 logger.error("there are %d transactional ids: no more are taken", limits.MAX_TRANSACTIONAL_IDS)
                 return InitProducerIdResponse(0, errors.POLICY_VIOLATION, -1, -1)
-            transaction = Transaction(transactional_id, self._broker.log.next_producer_id(), 0, timeout, updated=now)
+            transaction = Transaction(transactional_id, self._core.log.next_producer_id(), 0, timeout, updated=now)
             if not self.stored.write(transaction):
                 return InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
             self.transactions[transactional_id] = transaction
@@ -112,14 +113,14 @@ class TransactionCoordinator(Endings):
 
     def _when_known(self, transaction: Transaction, response: T, refused: T) -> "T | asyncio.Future[T]":
         """An answer that tells an epoch: now, or when it is on disk; ``refused`` when the disk refuses."""
-        if not (self.stored.topic.durable or self._broker.log.has_commit):
+        if not (self.stored.topic.durable or self._core.log.has_commit):
             return response
         unsynced = self.stored.behind(transaction, transaction.stored)
-        return self._broker.flusher.answer(unsynced, response, lambda *_: refused)
+        return self._core.flusher.answer(unsynced, response, lambda *_: refused)
 
     def _new_id(self, transaction: Transaction) -> int:
         """A producer id in case the epochs run out; most of the time none is needed."""
-        return self._broker.log.next_producer_id() if transaction.epoch >= 0x7FFF - 2 else -1
+        return self._core.log.next_producer_id() if transaction.epoch >= 0x7FFF - 2 else -1
 
     @staticmethod
     def epoch_error(error: int, version: int, since: int) -> int:
@@ -134,7 +135,7 @@ class TransactionCoordinator(Endings):
         if not transaction.holds(producer_id, epoch, partitions):
             return errors.NONE
         before = transaction.copy()
-        error, effects = transaction.add(producer_id, epoch, partitions, self._broker.now_ms(), version)
+        error, effects = transaction.add(producer_id, epoch, partitions, self._core.now_ms(), version)
         if effects and not self.carry_out(transaction, effects, before):
             return errors.COORDINATOR_NOT_AVAILABLE
         if effects:
@@ -149,8 +150,8 @@ class TransactionCoordinator(Endings):
     def unsynced_group(self, transactional_id: str, group_id: str) -> "list[Partition]":
         """The same before it is said that a transaction may commit offsets of a group, as far as is known of which topics."""
         topics: set[str] = set()
-        if self._broker.log.has_commit:
-            topics = self._broker.groups.topics_of(group_id)
+        if self._core.log.has_commit:
+            topics = self._groups.topics_of(group_id)
             transaction = self.transactions.get(transactional_id)
             if transaction is not None:
                 topics |= {name for name, _ in transaction.partitions}
@@ -175,7 +176,7 @@ class TransactionCoordinator(Endings):
         raises = version >= END_RAISES
         before = transaction.copy()
         error, effects = transaction.end(
-            producer_id, epoch, commit, self._new_id(transaction), self._broker.now_ms(), raises
+            producer_id, epoch, commit, self._new_id(transaction), self._core.now_ms(), raises
         )
         if error:
             return self.epoch_error(error, version, 2), -1, -1
@@ -185,7 +186,7 @@ class TransactionCoordinator(Endings):
         going_on = 0, *transaction.going_on()
         done = not effects or self.carry_out(transaction, effects, before)
         if isinstance(done, asyncio.Future):
-            return self._broker.answer(done, lambda stored: going_on if stored else refused)
+            return self._core.answer(done, lambda stored: going_on if stored else refused)
         if not done:
             return refused
         return going_on if marks or not raises else self._when_known(transaction, going_on, refused)

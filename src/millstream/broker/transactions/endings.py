@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millstream.broker import failpoints
+from millstream.broker.core import Core
+from millstream.broker.groups.commits import Commits
 from millstream.broker.topics import OFFSETS_TOPIC
 from millstream.broker.transactions.stored import Stored
 from millstream.broker.transactions.transaction import PREPARED, Effect, Mark, State, Store, Transaction, Where
@@ -19,7 +21,6 @@ from millstream.protocol import errors
 from millstream.protocol.records import build_marker
 
 if TYPE_CHECKING:
-    from millstream.broker.broker import Broker
     from millstream.log import Partition
 
 logger = logging.getLogger(__name__)
@@ -32,9 +33,10 @@ COORDINATOR_EPOCH = 0
 class Endings:
     """Carries out what the state machines want, and ends what takes too long."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self.stored = Stored(broker)
+    def __init__(self, core: Core, groups: Commits) -> None:
+        self._core = core
+        self._groups = groups
+        self.stored = Stored(core, groups)
         self.transactions: dict[str, Transaction] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._ending: dict[str, asyncio.Task[bool]] = {}
@@ -55,7 +57,7 @@ class Endings:
         What could not be stored has not happened: the transaction is again as it was ``before``.
         """
         if any(isinstance(effect, Mark) for effect in effects) and self.stored.is_durable(transaction):
-            task = self._broker.loop.create_task(self._end_durably(transaction, isinstance(effects[0], Store), before))
+            task = self._core.loop.create_task(self._end_durably(transaction, isinstance(effects[0], Store), before))
             self._ending[transaction.id] = task
             task.add_done_callback(lambda _: self._ended(transaction.id, task))
             self._watch(transaction)
@@ -88,7 +90,7 @@ class Endings:
             written = [where for where in mark.partitions if self._mark(where, mark, durable=True)]
             failpoints.reach(failpoints.MARKED)
             partitions = {where: self.stored.partition(where) for where in written}
-            failed = await self._broker.flusher.synced([each for each in partitions.values() if each is not None])
+            failed = await self._core.flusher.synced([each for each in partitions.values() if each is not None])
             failpoints.reach(failpoints.MARKED_SYNCED)
             for where, partition in partitions.items():
                 if partition is None or partition not in failed:
@@ -99,7 +101,7 @@ class Endings:
         return True
 
     async def _sync(self, partitions: "list[Partition]") -> bool:
-        return not partitions or not await self._broker.flusher.synced(partitions)
+        return not partitions or not await self._core.flusher.synced(partitions)
 
     def _store(self, transaction: Transaction, before: Transaction) -> bool:
         if not self.stored.write(transaction):
@@ -118,7 +120,7 @@ class Endings:
         partition = self.stored.partition(where)
         if partition is None:
             return True
-        now = self._broker.now_ms()
+        now = self._core.now_ms()
         marker = build_marker(
             mark.producer_id, mark.epoch, commit=mark.commit, coordinator_epoch=COORDINATOR_EPOCH, timestamp=now
         )
@@ -132,11 +134,11 @@ class Endings:
             return False
         failpoints.reach(failpoints.MARKED_ONE)
         if where[0] == OFFSETS_TOPIC:
-            self._broker.groups.transaction_ended(mark.producer_id, mark.commit, where[1], durable=durable)
+            self._groups.transaction_ended(mark.producer_id, mark.commit, where[1], durable=durable)
         return True
 
     def _marked(self, transaction: Transaction, where: Where) -> None:
-        if transaction.marked(where, self._broker.now_ms()):
+        if transaction.marked(where, self._core.now_ms()):
             # If it cannot be stored, the markers are written again after a restart.
             self.stored.write(transaction)
             failpoints.reach(failpoints.COMPLETED)
@@ -144,7 +146,7 @@ class Endings:
     def _finish(self, transaction: Transaction) -> None:
         """Try again what is not done, or have a timer for what is open."""
         if transaction.state in PREPARED:
-            self._broker.loop.call_later(RETRY_SECONDS, self._retry, transaction.id)
+            self._core.loop.call_later(RETRY_SECONDS, self._retry, transaction.id)
         self._watch(transaction)
 
     def _retry(self, transactional_id: str) -> None:
@@ -166,10 +168,8 @@ class Endings:
         if timer is not None:
             timer.cancel()
         if transaction.state is State.ONGOING:
-            left = (transaction.started + transaction.timeout_ms - self._broker.now_ms()) / 1000
-            self._timers[transaction.id] = self._broker.loop.call_later(
-                max(left, least), self._timed_out, transaction.id
-            )
+            left = (transaction.started + transaction.timeout_ms - self._core.now_ms()) / 1000
+            self._timers[transaction.id] = self._core.loop.call_later(max(left, least), self._timed_out, transaction.id)
 
     def _timed_out(self, transactional_id: str) -> None:
         self._timers.pop(transactional_id, None)
@@ -177,7 +177,7 @@ class Endings:
         if transaction is None:
             return
         before = transaction.copy()
-        effects = transaction.expire(self._broker.now_ms())
+        effects = transaction.expire(self._core.now_ms())
         if effects:
             logger.info("transaction %s took more than %d ms: aborted", transactional_id, transaction.timeout_ms)
             self.carry_out(transaction, effects, before)

@@ -20,6 +20,8 @@ Transactions among other topics cost what they did: nothing waits for the disk. 
 import logging
 from typing import TYPE_CHECKING
 
+from millstream.broker.core import Core
+from millstream.broker.groups.commits import Commits
 from millstream.broker.internal_topics import InternalTopic
 from millstream.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.transactions import records
@@ -28,7 +30,6 @@ from millstream.log import LogError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from millstream.broker.broker import Broker
     from millstream.broker.transactions.transaction import Transaction, Where
     from millstream.log import Partition
 
@@ -38,13 +39,14 @@ logger = logging.getLogger(__name__)
 class Stored:
     """The log of the transactions' states."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, core: Core, groups: Commits) -> None:
+        self._core = core
+        self._groups = groups
         self.topic = InternalTopic(
-            broker.log,
+            core.log,
             TRANSACTIONS_TOPIC,
-            broker.settings.integer("transaction.state.log.num.partitions"),
-            broker.settings.integer("transaction.state.log.segment.bytes"),
+            core.settings.integer("transaction.state.log.num.partitions"),
+            core.settings.integer("transaction.state.log.segment.bytes"),
         )
 
     def load(self) -> "dict[str, Transaction]":
@@ -58,7 +60,7 @@ class Stored:
                 found.pop(transactional_id, None)
             else:
                 found[transactional_id] = transaction
-        has_commit = self._broker.log.has_commit
+        has_commit = self._core.log.has_commit
         for transaction in found.values():
             transaction.stored = self.topic.partition(transaction.id).end_offset
             transaction.ahead = transaction.stored if has_commit else 0
@@ -67,7 +69,7 @@ class Stored:
     def write(self, transaction: "Transaction") -> bool:
         """Store the state as it is now; whether it could be."""
         try:
-            transaction.stored = self.topic.write(transaction.id, [records.write(transaction)], self._broker.now_ms())
+            transaction.stored = self.topic.write(transaction.id, [records.write(transaction)], self._core.now_ms())
         except LogError as e:
             logger.error("transaction %s could not be stored: %s", transaction.id, e)
             return False
@@ -76,7 +78,7 @@ class Stored:
     def remove(self, transaction: "Transaction") -> bool:
         """Forget a transactional id; whether it could be."""
         try:
-            self.topic.write(transaction.id, [records.removal(transaction.id)], self._broker.now_ms())
+            self.topic.write(transaction.id, [records.removal(transaction.id)], self._core.now_ms())
         except LogError as e:
             logger.error("transaction %s could not be removed: %s", transaction.id, e)
             return False
@@ -89,9 +91,7 @@ class Stored:
         names = {name for name, _ in transaction.partitions}
         if self.topic.must_survive(names):
             return True
-        return OFFSETS_TOPIC in names and self.topic.must_survive(
-            self._broker.groups.pending_topics(transaction.producer_id)
-        )
+        return OFFSETS_TOPIC in names and self.topic.must_survive(self._groups.pending_topics(transaction.producer_id))
 
     def behind(self, transaction: "Transaction", offset: int) -> "list[Partition]":
         """What has to be synced until the log of states is safe up to an offset, one of the transaction's."""
@@ -117,5 +117,5 @@ class Stored:
 
     def partition(self, where: "Where") -> "Partition | None":
         """A partition of the log, if it is still there."""
-        topic = self._broker.log.topics.get(where[0])
+        topic = self._core.log.topics.get(where[0])
         return topic.partitions[where[1]] if topic is not None and where[1] < len(topic.partitions) else None

@@ -1,4 +1,4 @@
-"""Batches of a transaction that wait until it is on disk that their partition is in it (rule 2 of stored.py).
+"""Batches of a transaction that wait until it is on disk that their partition is in it (rule 2 of transactions/stored.py).
 
 They are appended by a request of their own, made of copies; until then nothing else of the connection is handled, so that
 a producer's batches stay in order. One connection holds up to one request so; its bytes are charged to the budget.
