@@ -126,6 +126,7 @@ class Connection(Client, Inbox, Outbox):
         """Read only while there is room for the answers; frames already here come first."""
         want = not (
             self._starved
+            or self._turn_over
             or self._muted
             or self.closed
             or len(self._waiting) >= limits.MAX_IN_FLIGHT
@@ -145,8 +146,9 @@ class Connection(Client, Inbox, Outbox):
             return
         try:
             if self._rest:
-                rest, self._rest = bytearray(self._rest), b""
-                self._take(memoryview(rest), len(rest))
+                rest, self._rest = self._rest, b""
+                view = rest if isinstance(rest, memoryview) else memoryview(bytearray(rest))
+                self._take(view, len(view))
                 paused = not self._reading
                 self.flush()
                 if paused:  # this is called again when there is room
