@@ -26,7 +26,9 @@ class Inbox(End):
     def __init__(self, broker: "Broker", sock: Socket) -> None:
         super().__init__(broker, sock)
         self.gate: Gate | None = None  # what is still to be passed before requests
-        self._rest: bytes | memoryview = b""  # the start of a frame, or frames that wait until the connection is read again
+        self._rest: bytes | memoryview = (
+            b""  # the start of a frame, or frames that wait until the connection is read again
+        )
         self._turn_over = False  # frames wait until others have had their turn
         self._frame: bytearray | None = None  # a large frame that is being read
         self._size = 0  # the announced size of that frame
