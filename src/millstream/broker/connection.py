@@ -64,6 +64,8 @@ class Connection(Client, Inbox, Outbox):
 
     def readable(self) -> None:
         """Called by the loop when bytes (or the end) have come."""
+        if self._turn_over:
+            return
         try:
             if self._frame is not None:
                 self._read_large(self._frame)
@@ -126,7 +128,6 @@ class Connection(Client, Inbox, Outbox):
         """Read only while there is room for the answers; frames already here come first."""
         want = not (
             self._starved
-            or self._turn_over
             or self._muted
             or self.closed
             or len(self._waiting) >= limits.MAX_IN_FLIGHT
@@ -142,14 +143,14 @@ class Connection(Client, Inbox, Outbox):
 
     def _resume(self) -> None:
         """Handle frames that came before reading was paused, then read on."""
-        if self.closed or not self._reading:
+        if self.closed or not self._reading or self._turn_over:
             return
         try:
             if self._rest:
                 rest, self._rest = self._rest, b""
                 view = rest if isinstance(rest, memoryview) else memoryview(bytearray(rest))
                 self._take(view, len(view))
-                paused = not self._reading
+                paused = self._turn_over or not self._reading
                 self.flush()
                 if paused:  # this is called again when there is room
                     return
@@ -160,6 +161,10 @@ class Connection(Client, Inbox, Outbox):
         except Exception:
             logger.exception("closing %s: its request failed in the broker", self.peer)
             self.close()
+
+    def _next_turn(self) -> None:
+        self._turn_over = False
+        self._resume()
 
     # ---- requests
 

@@ -5,7 +5,7 @@ bytes come and is charged to the broker's budget (``queued.max.request.bytes``).
 """
 
 import struct
-import time
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from millstream.broker import limits
@@ -76,20 +76,20 @@ class Inbox(End):
                 return
             if position < total:
                 # Looked at behind the first request, so that a request that comes alone does not cost it.
-                now = time.monotonic()
+                now = monotonic()
                 if not end:
                     end = now + limits.TURN_SECONDS
-                elif now >= end and self._reading:
+                elif now >= end:
                     self._turn_over = True
-                    self._update_reading()
                     self.broker.loop.call_soon(self._next_turn)
+                    break
         if position < total:
-            own = view.obj is not self.broker.read_view.obj and not self._reading
+            own = view.obj is not self.broker.read_view.obj and (self._turn_over or not self._reading)
             self._rest = view[position:total] if own else bytes(view[position:total])
 
     def _next_turn(self) -> None:
-        self._turn_over = False
-        self._update_reading()
+        """Go on with what waits."""
+        raise NotImplementedError
 
     def _check_size(self, view: memoryview, size: int) -> None:
         """Refuse a frame by what it announces, before anything is kept for it."""
