@@ -19,8 +19,12 @@ from millstream.broker.archive import WORKERS, Archives
 from millstream.log import NotHere, StorageError
 from millstream.log.fetched import Extent
 from millstream.log.segment import Segment
+from millstream.protocol import errors
+from millstream.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.broker.inside import Inside
 from tests.broker.serving import Process
 from tests.brokers import wait_until
+from tests.log.logs import Spoiling
 
 pytest.importorskip("fsspec", reason="the archive needs fsspec: pip install 'millstream[archive]'")
 VALUE = os.urandom(10_000)
@@ -182,6 +186,20 @@ def archived(broker, topic, count, archive, size=10_000, **config):
     folder = broker.folder / "topics" / topic / "0"
     wait_until(lambda: len(list(folder.glob("*.log"))) == 1, "local copies go")
     return sorted(Path(archive).rglob(f"{topic}-*/0/*.log"))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("times", "error"), [(1, 0), (2, errors.CORRUPT_MESSAGE)])
+def test_what_came_damaged_is_fetched_again_before_an_error_goes_out(times, error, tmp_path, monkeypatch):
+    with Inside(tmp_path / "data") as broker, broker.wire() as wire:
+        archived(broker, "t", 30, tmp_path / "archive")
+        spoiling = Spoiling(monkeypatch, 1000, times)
+        ask = FetchRequest(max_wait_ms=10_000, min_bytes=1, max_bytes=1_000_000)
+        ask.topics = [FetchTopic("t", partitions=[FetchPartition(0, -1, 0, partition_max_bytes=1_000_000)])]
+        for _ in range(3):
+            answer = wire.ask(ask, 4).responses[0].partitions[0]
+            assert answer.error_code == error and bool(answer.records) == (not error)
+        assert spoiling.transfers[0] == 2
 
 
 def fetched(fd):

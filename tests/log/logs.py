@@ -6,7 +6,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from millstream.log import Log, Partition, Read
+import pytest
+
+from millstream.log import Log, Partition, Read, archive
+from millstream.log.scan import Source
 from millstream.protocol import records
 from millstream.protocol.records import Header, Record
 
@@ -113,3 +116,25 @@ def maintain(log: Log, now: int = NOW, steps: int = 1000) -> int:
         if not log.maintain(now):
             return done
     raise AssertionError(f"maintenance still finds something to do after {steps} steps")
+
+
+class Spoiling:
+    """In the place of `archive.source`: what is at `position` in the first `times` transfers of each segment is changed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, position: int, times: int) -> None:
+        self._position, self._times, self._real = position, times, archive.source
+        self.transfers: dict[int, int] = {}
+        """How often the segment of a base offset was fetched."""
+        monkeypatch.setattr(archive, "source", self)
+
+    def __call__(self, found: archive.Entry) -> Source:
+        read = self._real(found)
+        seen = self.transfers[found.base] = self.transfers.get(found.base, 0) + 1
+
+        def spoiled(buffer: memoryview, position: int) -> int:
+            count = read(buffer, position)
+            if seen <= self._times and position <= self._position < position + count:
+                buffer[self._position - position] ^= 1
+            return count
+
+        return spoiled

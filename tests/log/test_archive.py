@@ -17,7 +17,7 @@ from millstream.log.index import Index
 from millstream.log.segment import Segment
 from millstream.protocol import records
 from millstream.protocol.records import build_marker
-from tests.log.logs import NOW, batch, batches, consume, content, crash, fill, maintain, open_log, values
+from tests.log.logs import NOW, Spoiling, batch, batches, consume, content, crash, fill, maintain, open_log, values
 
 SEGMENT = {"internal.segment.bytes": "600", "index.interval.bytes": "100", "retention.ms": "-1"}
 
@@ -270,11 +270,63 @@ def test_a_damaged_copy_is_not_served(log, url):
     data[70] ^= 1
     fs.pipe_file(name, bytes(data))
     bring(partition, partition.segments[0])
-    with pytest.raises(CorruptMessage, match="checksum"):
-        partition.read(0, 1000)
+    bring(partition, partition.segments[0])  # it might have been damaged on its way
+    for _ in range(3):
+        with pytest.raises(CorruptMessage, match="checksum"):
+            partition.read(0, 1000)
     fs.pipe_file(f"{path}/{partition.segments[1].base:020d}.log", b"short")
     with pytest.raises(StorageError, match="5 of"):
         bring(partition, partition.segments[1])
+
+
+# Of the first batch: its offset (not under the checksum), length, checksum, last offset, and its record.
+@pytest.mark.parametrize("position", [7, 8, 11, 18, 26, 75])
+def test_what_was_damaged_on_its_way_is_fetched_again(position, log, url, monkeypatch):
+    partition = log.create("t", 1, config(url)).partitions[0]
+    sent = fill(partition, 60)
+    settle(log)
+    spoiling = Spoiling(monkeypatch, position, times=1)
+    assert values(read_all(partition)[0]) == sent
+    assert set(spoiling.transfers.values()) == {2} and len(spoiling.transfers) == len(partition.segments) - 1
+
+
+@pytest.mark.parametrize("position", [7, 8, 18, 75])
+def test_a_search_by_time_fetches_again_what_was_damaged_on_its_way(position, log, url, monkeypatch):
+    partition = log.create("t", 1, config(url)).partitions[0]
+    for i in range(60):
+        partition.append(batch(b"%d" % i, timestamp=NOW + i), NOW)
+    settle(log)
+    spoiling = Spoiling(monkeypatch, position, times=1)
+    first = partition.segments[0]
+    for _ in range(2):
+        with pytest.raises(NotHere) as missing:
+            partition.offset_for_time(NOW + 1)
+        partition.fetch(missing.value)
+    assert partition.offset_for_time(NOW + 1) == (1, NOW + 1) and spoiling.transfers == {first.base: 2}
+
+
+def test_what_is_damaged_in_the_store_is_fetched_again_once_in_a_while(log, url, monkeypatch):
+    """Not with every read; but a store that has been mended is noticed without a restart."""
+    partition = log.create("t", 1, config(url)).partitions[0]
+    fill(partition, 60)
+    settle(log)
+    clock = [0.0]
+    partition._opened.cache.clock = lambda: clock[0]
+    spoiling = Spoiling(monkeypatch, 75, times=3)
+    bring(partition, partition.segments[0])
+    bring(partition, partition.segments[0])
+    for clock[0] in (0.0, 1.0, fetched.AGAIN_SECONDS - 1):
+        with pytest.raises(CorruptMessage, match="checksum"):
+            partition.read(0, 1000)
+    clock[0] = fetched.AGAIN_SECONDS
+    bring(partition, partition.segments[0])
+    assert spoiling.transfers == {0: 3}
+    for clock[0] in (fetched.AGAIN_SECONDS, 2 * fetched.AGAIN_SECONDS - 1):
+        with pytest.raises(CorruptMessage, match="checksum"):
+            partition.read(0, 1000)
+    clock[0] = 2 * fetched.AGAIN_SECONDS
+    bring(partition, partition.segments[0])
+    assert partition.read(0, 1000).next_offset > 0 and spoiling.transfers == {0: 4}
 
 
 def test_a_lost_index_says_so_when_it_matters(tmp_path, url):

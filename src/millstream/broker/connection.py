@@ -64,6 +64,8 @@ class Connection(Client, Inbox, Outbox):
 
     def readable(self) -> None:
         """Called by the loop when bytes (or the end) have come."""
+        if self._turn_over:
+            return
         try:
             if self._frame is not None:
                 self._read_large(self._frame)
@@ -141,13 +143,14 @@ class Connection(Client, Inbox, Outbox):
 
     def _resume(self) -> None:
         """Handle frames that came before reading was paused, then read on."""
-        if self.closed or not self._reading:
+        if self.closed or not self._reading or self._turn_over:
             return
         try:
             if self._rest:
-                rest, self._rest = bytearray(self._rest), b""
-                self._take(memoryview(rest), len(rest))
-                paused = not self._reading
+                rest, self._rest = self._rest, b""
+                view = rest if isinstance(rest, memoryview) else memoryview(bytearray(rest))
+                self._take(view, len(view))
+                paused = self._turn_over or not self._reading
                 self.flush()
                 if paused:  # this is called again when there is room
                     return
@@ -158,6 +161,10 @@ class Connection(Client, Inbox, Outbox):
         except Exception:
             logger.exception("closing %s: its request failed in the broker", self.peer)
             self.close()
+
+    def _next_turn(self) -> None:
+        self._turn_over = False
+        self._resume()
 
     # ---- requests
 

@@ -5,6 +5,7 @@ bytes come and is charged to the broker's budget (``queued.max.request.bytes``).
 """
 
 import struct
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from millstream.broker import limits
@@ -25,7 +26,10 @@ class Inbox(End):
     def __init__(self, broker: "Broker", sock: Socket) -> None:
         super().__init__(broker, sock)
         self.gate: Gate | None = None  # what is still to be passed before requests
-        self._rest = b""  # the start of a frame, or frames that wait until the connection is read again
+        self._rest: bytes | memoryview = (
+            b""  # the start of a frame, or frames that wait until the connection is read again
+        )
+        self._turn_over = False  # frames wait until others have had their turn
         self._frame: bytearray | None = None  # a large frame that is being read
         self._size = 0  # the announced size of that frame
         self._filled = 0
@@ -53,8 +57,9 @@ class Inbox(End):
         self._take(view, start + count)
 
     def _take(self, view: memoryview, total: int) -> None:
-        """Handle the whole frames in ``view[:total]``; what is left waits."""
+        """Handle the whole frames in ``view[:total]``, for a while; what is left waits."""
         position = 0
+        end = 0.0
         while total - position >= 4 and self._reading:
             (size,) = SIZE.unpack_from(view, position)
             if size + 4 > total - position:
@@ -69,8 +74,22 @@ class Inbox(End):
             self._request(view[position - size : position])
             if self.closed:
                 return
+            if position < total:
+                # Looked at behind the first request, so that a request that comes alone does not cost it.
+                now = monotonic()
+                if not end:
+                    end = now + limits.TURN_SECONDS
+                elif now >= end:
+                    self._turn_over = True
+                    self.broker.loop.call_soon(self._next_turn)
+                    break
         if position < total:
-            self._rest = bytes(view[position:total])
+            own = view.obj is not self.broker.read_view.obj and (self._turn_over or not self._reading)
+            self._rest = view[position:total] if own else bytes(view[position:total])
+
+    def _next_turn(self) -> None:
+        """Go on with what waits."""
+        raise NotImplementedError
 
     def _check_size(self, view: memoryview, size: int) -> None:
         """Refuse a frame by what it announces, before anything is kept for it."""

@@ -5,6 +5,8 @@
 # What one read of a socket may bring; one such buffer serves all connections, because a request is used up (or its
 # parts copied) before the next one is read.
 READ_BYTES = 256 * 1024
+# How long the requests that one read brought may keep the others waiting: the rest of them comes after the others' turn.
+TURN_SECONDS = 0.002
 # An unfinished frame up to this size waits as a copy; a larger one gets a buffer of its own, charged to the budget.
 SMALL_FRAME_BYTES = 16 * 1024
 # A large frame's buffer starts with this and doubles as bytes arrive: announcing 100 MB costs the broker nothing.

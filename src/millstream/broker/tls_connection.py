@@ -29,7 +29,7 @@ class TlsConnection(Connection):
         if not self._shaken and not self._shake():
             return
         super().readable()
-        while not self.closed and self._reading and self.tls.pending():
+        while not self.closed and self._reading and not self._turn_over and self.tls.pending():
             super().readable()
 
     def _shake(self) -> bool:
@@ -53,7 +53,7 @@ class TlsConnection(Connection):
 
     def _resume(self) -> None:
         super()._resume()
-        if not self.closed and self._reading and self.tls.pending():
+        if not self.closed and self._reading and not self._turn_over and self.tls.pending():
             self.readable()
 
     def _send_file(self, item: Unfinished) -> int:

@@ -7,6 +7,7 @@ segment's index notes to another. Boundaries depend on the index alone, so that 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +23,8 @@ MAX_CACHED: Final = 256
 """Extents kept, beside the bound of their bytes: each holds a file descriptor."""
 MIN_CACHED: Final = 4
 """The newest extents, which stay whatever their size: those who waited for them must get to read them."""
+AGAIN_SECONDS: Final = 60.0
+"""A damaged extent is fetched again at most so often: more would not mend what is damaged in the store."""
 
 
 class Extent(NamedTuple):
@@ -63,8 +66,10 @@ class Cache:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
         self.max_bytes = max_bytes
+        self.clock = time.monotonic
         self.bytes = 0
         self._found: OrderedDict[Extent, File] = OrderedDict()
+        self._damaged: dict[Extent, float] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -91,6 +96,21 @@ class Cache:
             self.bytes += extent.stop - extent.start
             while len(self._found) > MIN_CACHED and (self.bytes > self.max_bytes or len(self._found) > MAX_CACHED):
                 self._forget(next(iter(self._found)))
+
+    def doubt(self, extent: Extent) -> None:
+        """Say that an extent is damaged: forget it, and NotHere, so that it is fetched again, because the store's may be whole.
+
+        Not when that has been tried a moment ago: then what is damaged is in the store.
+        """
+        now = self.clock()
+        with self._lock:
+            self._damaged = {e: t for e, t in self._damaged.items() if now - t < AGAIN_SECONDS}
+            if extent in self._damaged:
+                return
+            self._damaged[extent] = now
+            if extent in self._found:
+                self._forget(extent)
+        raise NotHere(f"{extent.segment.name} came damaged from the archive and has to be fetched again", extent)
 
     def drop(self, segment: Segment) -> None:
         """Forget a segment."""

@@ -36,7 +36,7 @@ class Reader(State):
         With `committed` only what is before the last stable offset, and the aborted transactions to skip in it.
         Nothing at or behind the high watermark is read; `end_offset` of the answer is the high watermark.
         OffsetOutOfRange before the start or behind the end; CorruptMessage when the batch is damaged on disk; NotHere
-        when it is in the archive: `fetch` it, then read again.
+        when it is in the archive, or came damaged from there: `fetch` it, then read again.
         """
         if self._closed:
             raise UnknownTopic(f"{self.name} is closed or has been deleted")
@@ -120,16 +120,22 @@ class Reader(State):
         while position < segment.size:
             extent = extent_at(segment, index, position)
             file = self._opened.cache.get(extent)
-            if segment.gaps:
-                reading.check_offsets(segment, file, index, position)
-            position = reading.locate_from(segment, file, position, segment.base + noted, extent.stop, offset)
-            if position < extent.stop:
-                piece = reading.verified(
-                    segment, file, index, position, offset, limit, room, one=not slices, stop=extent.stop
-                )
-                if piece is not None:
-                    slices.append(Slice(file, piece.position, piece.stop - piece.position))
-                return piece
+            try:
+                if segment.gaps:
+                    reading.check_offsets(segment, file, index, position)
+                position = reading.locate_from(segment, file, position, segment.base + noted, extent.stop, offset)
+                if position < extent.stop:
+                    piece = reading.verified(
+                        segment, file, index, position, offset, limit, room, one=not slices, stop=extent.stop
+                    )
+                    if piece is not None:
+                        slices.append(Slice(file, piece.position, piece.stop - piece.position))
+                    return piece
+                if not segment.gaps:
+                    raise CorruptMessage(f"{segment.name}: offset {offset} is not where it should be", extent.start)
+            except CorruptMessage:
+                self._opened.cache.doubt(extent)
+                raise
         return None
 
     def _windows(self, segment: Segment, index: Index, position: int) -> Iterator[tuple[File, int, int]]:
@@ -209,10 +215,22 @@ class Reader(State):
         windows = self._windows(segment, index, position)
         try:
             return reading.at_time(segment, index, windows, segment.base + relative, timestamp, self._start)
+        except CorruptMessage as error:
+            self._doubt(segment, index, error)
+            raise
         except OSError as error:
             raise StorageError(f"{segment.name} cannot be read: {error.strerror}") from error
 
     def _newest_from_start(self, segment: Segment) -> int:
         index = self._opened.index(segment)
         _, position = index.at_offset(self._start - segment.base)
-        return reading.newest(segment, self._windows(segment, index, position), self._start)
+        try:
+            return reading.newest(segment, self._windows(segment, index, position), self._start)
+        except CorruptMessage as error:
+            self._doubt(segment, index, error)
+            raise
+
+    def _doubt(self, segment: Segment, index: Index, error: CorruptMessage) -> None:
+        # What is in the archive may be whole: it is fetched again, once, before the error goes out.
+        if not segment.local:
+            self._opened.cache.doubt(extent_at(segment, index, error.position))

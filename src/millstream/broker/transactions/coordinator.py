@@ -136,11 +136,36 @@ class TransactionCoordinator(Endings):
             return errors.NONE
         before = transaction.copy()
         error, effects = transaction.add(producer_id, epoch, partitions, self._core.now_ms(), version)
+        if effects and not self._end_forgotten(transaction, transaction.partitions - before.partitions):
+            transaction.restore(before)
+            return errors.COORDINATOR_NOT_AVAILABLE
         if effects and not self.carry_out(transaction, effects, before):
             return errors.COORDINATOR_NOT_AVAILABLE
         if effects:
             failpoints.reach(failpoints.ADDED)
         return error
+
+    def _end_forgotten(self, transaction: Transaction, joining: set[Where]) -> bool:
+        """Abort what a producer has open in partitions that are only now to join its transaction; whether that could be.
+
+        A power cut may take the coordinator's memory of a transaction and leave its records (stored.py): the next one's
+        commit would commit them as well. One of version 2 that goes on joins again, in its own epoch: it goes on with them.
+        """
+        for where in joining:
+            partition = self.stored.partition(where)
+            known = None if partition is None else partition.producers.get(transaction.producer_id)
+            if known is None or known.transaction_start < 0 or known.epoch > transaction.epoch:
+                continue
+            if known.epoch == transaction.epoch and transaction.version == 2:
+                continue
+            logger.warning(
+                "transaction %s: aborting what an earlier one of its producer %d left open in %s-%d from offset %d on",
+                *(transaction.id, transaction.producer_id, *where, known.transaction_start),
+            )
+            mark = Mark(False, transaction.producer_id, known.epoch, (where,))
+            if not self._mark(where, mark, durable=self.stored.is_durable(transaction)):
+                return False
+        return True
 
     def unsynced(self, transactional_id: str, topics: "Iterable[str]") -> "list[Partition]":
         """What has to be synced before a transaction writes to topics, or commits offsets of them, or says that it may."""

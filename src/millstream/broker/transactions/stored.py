@@ -13,8 +13,9 @@ of states is always ahead of the partitions: what it says is synced before what 
 4. Its completion need not be synced: without it the markers are written again. Anywhere they could meet the next
    transaction, that one's beginning is synced first (rule 2; for partitions that are not ``commit``: ``Transaction.ahead``).
 
-Transactions among other topics cost what they did: nothing waits for the disk. ``__transaction_state`` itself being
-``commit`` (by its own setting or the broker's default) makes every transaction durable.
+Transactions among other topics cost what they did: nothing waits for the disk. A cut may leave one open in a partition that
+the coordinator does not know of; it is aborted before the partition joins the next one of its producer, which would commit it.
+``__transaction_state`` itself being ``commit`` (by its own setting or the broker's default) makes every transaction durable.
 """
 
 import logging
