@@ -21,14 +21,12 @@ ONLY_FOR = {
 # An application imports what applications import; it is user code that happens to ship with the package.
 APPLICATIONS = {SOURCE / "demo" / "flights.py"}
 # Modules that need each other; what closes each circle is for types only. The broker holds its connections and lets go
-# of those that hoard or idle; they, and the gate at the entrance of each, hold the broker. A partition's upkeep still
-# names the topic where its traits would do.
+# of those that hoard or idle; they, and the gate at the entrance of each, hold the broker.
 CIRCLES = {
     frozenset(
         f"millstream.broker.{name}"
         for name in ("broker", "client", "connection", "end", "inbox", "outbox", "security.gate")
     ),
-    frozenset(f"millstream.log.{name}" for name in ("partition", "topic", "upkeep")),
 }
 
 

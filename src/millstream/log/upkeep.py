@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -21,9 +21,7 @@ from millstream.log.index import Index
 from millstream.log.opened import OpenSegments
 from millstream.log.recovery import remove_segment_files
 from millstream.log.segment import Segment, file_name
-
-if TYPE_CHECKING:
-    from millstream.log.topic import Topic
+from millstream.log.traits import Traits
 
 UNSAVED_BYTES: Final = 1024 * 1024 * 1024
 CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
@@ -37,7 +35,7 @@ EXPIRY_CHECK_MS: Final = 60_000
 class Upkeep(Appending, Archiving):
     """What keeps a partition in shape."""
 
-    def __init__(self, topic: Topic, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
+    def __init__(self, topic: Traits, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
         super().__init__(topic, index, folder, opened, clean=clean, now=now)
         # On a full disk reading goes on: what could not be written is written later.
         with contextlib.suppress(OSError, StorageError):
