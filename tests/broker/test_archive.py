@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -17,6 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.broker import archive as archives
 from millstream.broker.archive import WORKERS, Archives
 from millstream.log import NotHere, StorageError
+from millstream.log import archive as stored
+from millstream.log import fetched as parts
 from millstream.log.fetched import Extent
 from millstream.log.segment import Segment
 from millstream.protocol import errors
@@ -87,6 +90,23 @@ def test_what_many_wait_for_is_fetched_once():
         assert made.fetch(partition, partition.missing(), lambda: told.append("again"))
         await until(lambda: "again" in told)
         assert len(partition.fetched) == 2
+
+    running(body)
+
+
+def test_what_is_read_ahead_takes_no_thread_from_those_who_wait():
+    async def body(made):
+        partition, told = Partition(), []
+        made.fetch_ahead(partition, partition.missing(0))
+        made.fetch_ahead(partition, partition.missing(0))
+        assert made.fetch(partition, partition.missing(0), lambda: told.append("what was fetched ahead"))
+        for start in range(1, 5):
+            made.fetch_ahead(partition, partition.missing(start))
+        assert made.fetch(partition, partition.missing(9), lambda: told.append("what was missed"))
+        await until(lambda: partition.under_way == WORKERS // 2 + 1)
+        partition.answer.set()
+        await until(lambda: len(told) == 2)
+        assert sorted(each.start for each in partition.fetched) == [0, 1, 9]
 
     running(body)
 
@@ -200,6 +220,40 @@ def test_what_came_damaged_is_fetched_again_before_an_error_goes_out(times, erro
             answer = wire.ask(ask, 4).responses[0].partitions[0]
             assert answer.error_code == error and bool(answer.records) == (not error)
         assert spoiling.transfers[0] == 2
+
+
+@pytest.mark.system
+def test_a_reader_from_start_to_end_misses_two_extents(tmp_path, monkeypatch):
+    """The others are on their way while the one before is read; each is fetched once."""
+    monkeypatch.setattr(parts, "EXTENT", 50_000)
+    wanted, transfers, real = {}, Counter(), (Archives.fetch, Archives.fetch_ahead, stored.fetch)
+
+    def fetch(self, partition, missing, then):
+        wanted.setdefault(missing.extent, "missed")
+        return real[0](self, partition, missing, then)
+
+    def fetch_ahead(self, partition, missing):
+        wanted.setdefault(missing.extent, "ahead")
+        real[1](self, partition, missing)
+
+    def transfer(found, folder, start, stop):
+        transfers[found.base, start] += 1
+        return real[2](found, folder, start, stop)
+
+    monkeypatch.setattr(Archives, "fetch", fetch)
+    monkeypatch.setattr(Archives, "fetch_ahead", fetch_ahead)
+    monkeypatch.setattr(stored, "fetch", transfer)
+    with Inside(tmp_path / "data") as broker:
+        archived(broker, "t", 100, tmp_path / "archive", **{"internal.segment.bytes": "300000"})
+        last = broker.broker.log.topics["t"].partitions[0].local_start_offset
+        settings = {"group.id": "g", "log_level": 0, "max.partition.fetch.bytes": 20_000}
+        consumer = Consumer({"bootstrap.servers": broker.address, **settings})
+        consumer.assign([TopicPartition("t", 0, 0)])
+        found = [int(consumer.poll(10).value()[:6]) for _ in range(100)]
+        consumer.close()
+    assert found == list(range(100)) and last > 50
+    assert len(wanted) > 10 and list(wanted.values()) == ["missed"] * 2 + ["ahead"] * (len(wanted) - 2)
+    assert set(transfers.values()) == {1} and len(transfers) == len(wanted)
 
 
 def fetched(fd):

@@ -437,6 +437,80 @@ def test_only_what_is_read_is_fetched(log, url, monkeypatch):
     assert partition.offset_for_time(NOW) == (0, NOW)
 
 
+def ahead_of(partition, offset, max_bytes=500):
+    """Read from an offset as a consumer does; what is ahead, and where to go on."""
+    while True:
+        try:
+            read = partition.read(offset, max_bytes)
+        except NotHere as missing:
+            partition.fetch(missing)
+        else:
+            content(read)
+            return read.ahead, read.next_offset
+
+
+def test_who_reads_from_start_to_end_is_told_what_comes_next(log, url, monkeypatch):
+    """Once per extent, from the second one on, across segments, and nothing of what is here."""
+    monkeypatch.setattr(fetched, "EXTENT", 2000)
+    partition = log.create("t", 1, config(url, internal_segment_bytes="7000")).partitions[0]
+    fill(partition, 300)
+    settle(log)
+    archived = [segment for segment in partition.segments if not segment.local]
+    extents, told = [], []
+    for segment in archived:
+        index, position = partition._opened.index(segment), 0
+        while position < segment.size:
+            extents.append(extent_at(segment, index, position))
+            position = extents[-1].stop
+    assert len(archived) >= 4 and len(extents) >= 3 * len(archived)
+    offset = 0
+    while offset < archived[-1].end_offset:
+        ahead, offset = ahead_of(partition, offset)
+        if ahead is not None:
+            told.append(ahead.extent)
+    assert told == extents[2:]
+    assert all(ahead_of(partition, offset)[0] is None for offset in range(0, 300, 3)), "all of it is here"
+
+
+def test_who_reads_here_and_there_is_told_nothing(log, url, monkeypatch):
+    monkeypatch.setattr(fetched, "EXTENT", 2000)
+    partition = log.create("t", 1, config(url, internal_segment_bytes="7000")).partitions[0]
+    fill(partition, 300)
+    settle(log)
+    chance = Random(3)
+    for _ in range(100):
+        assert ahead_of(partition, chance.randrange(250), max_bytes=1)[0] is None
+
+
+def test_what_comes_next_is_not_told_when_the_cache_is_small(tmp_path, url, monkeypatch):
+    monkeypatch.setattr(fetched, "EXTENT", 2000)
+    with open_log(tmp_path / "log", millstream_archive_cache_bytes=str(2000 * fetched.LEAST_AHEAD - 1)) as log:
+        partition = log.create("t", 1, config(url, internal_segment_bytes="7000")).partitions[0]
+        fill(partition, 300)
+        settle(log)
+        offset = 0
+        while offset < 250:
+            ahead, offset = ahead_of(partition, offset)
+            assert ahead is None
+
+
+def test_an_index_that_is_missing_is_fetched_ahead(tmp_path, url):
+    log = open_log(tmp_path / "log")
+    fill(log.create("t", 1, config(url)).partitions[0], 60)
+    settle(log)
+    log.close()
+    with open_log(tmp_path / "log") as log:
+        partition = log.topics["t"].partitions[0]
+        first, second, third = partition.segments[:3]
+        third.index_path.unlink()
+        ahead_of(partition, 0, 10**6)
+        ahead, _ = ahead_of(partition, second.base, 1)
+        assert ahead.extent.segment is third
+        partition.fetch(ahead)
+        assert third.index_path.exists()
+        assert first.end_offset == second.base
+
+
 def test_what_is_searched_by_time_may_lie_in_the_next_extent(log, url, monkeypatch):
     monkeypatch.setattr(fetched, "EXTENT", 700)
     more = {"internal_segment_bytes": "30000", "index_interval_bytes": "600"}

@@ -97,11 +97,20 @@ class Archives:
             return True
         found = self._fetches[extent] = Fetch(partition, missing, then)
         found.timer = self._loop.call_later(FETCH_SECONDS, self._late, found)
-        entry = extent.segment.remote
-        store = self._stores.setdefault(root(entry.url) if entry is not None else "", Store())
+        store = self._store(extent)
         store.queue.append(found)
         self._next(store)
         return True
+
+    def fetch_ahead(self, partition: "Partition", missing: NotHere) -> None:
+        """Fetch what a reader will miss next, if there are threads enough for those who wait already."""
+        extent = missing.extent
+        if extent not in self._fetches and self._store(extent).fetching < WORKERS // 2:
+            self.fetch(partition, missing, lambda: None)
+
+    def _store(self, extent: "Extent") -> Store:
+        entry = extent.segment.remote
+        return self._stores.setdefault(root(entry.url) if entry is not None else "", Store())
 
     def _next(self, store: Store) -> None:
         while store.queue and store.fetching < WORKERS and not self._closing:

@@ -23,6 +23,8 @@ MAX_CACHED: Final = 256
 """Extents kept, beside the bound of their bytes: each holds a file descriptor."""
 MIN_CACHED: Final = 4
 """The newest extents, which stay whatever their size: those who waited for them must get to read them."""
+LEAST_AHEAD: Final = 8
+"""A cache for fewer extents is not read ahead into: what others are reading would go too early."""
 AGAIN_SECONDS: Final = 60.0
 """A damaged extent is fetched again at most so often: more would not mend what is damaged in the store."""
 
@@ -77,6 +79,10 @@ class Cache:
 
     def __contains__(self, extent: Extent) -> bool:
         return extent in self._found
+
+    def lacks(self, extent: Extent) -> bool:
+        """Whether an extent is to be fetched that nobody needs yet."""
+        return extent not in self._found and self.max_bytes >= LEAST_AHEAD * EXTENT
 
     def get(self, extent: Extent) -> File:
         """A file that holds the extent, at the same positions as in its segment; NotHere when it has to be fetched."""

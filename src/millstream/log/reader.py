@@ -14,7 +14,7 @@ from millstream.log.errors import (
     StorageError,
     UnknownTopic,
 )
-from millstream.log.fetched import extent_at
+from millstream.log.fetched import Extent, NotHere, extent_at
 from millstream.log.files import File
 from millstream.log.index import Index
 from millstream.log.reading import Read, Slice
@@ -56,6 +56,7 @@ class Reader(State):
                 self._remember(offset, self._active, self._active.size)
             return Read([], start, end, stable, [], offset)
         slices: list[Slice] = []
+        self._ahead = None
         bases, segments = self._table
         place = max(0, bisect_right(bases, offset) - 1)
         first = place
@@ -85,7 +86,7 @@ class Reader(State):
             place += 1
         following = min(following, limit)
         aborted = self._aborted(segments[first:], offset, following) if committed else []
-        return Read(slices, start, end, stable, aborted, following)
+        return Read(slices, start, end, stable, aborted, following, self._ahead)
 
     def _piece(self, segment: Segment, offset: int, limit: int, room: int, slices: list[Slice]) -> reading.Piece | None:
         if not segment.local:
@@ -130,6 +131,7 @@ class Reader(State):
                     )
                     if piece is not None:
                         slices.append(Slice(file, piece.position, piece.stop - piece.position))
+                        self._look_ahead(segment, index, extent, offset, piece)
                     return piece
                 if not segment.gaps:
                     raise CorruptMessage(f"{segment.name}: offset {offset} is not where it should be", extent.start)
@@ -137,6 +139,29 @@ class Reader(State):
                 self._opened.cache.doubt(extent)
                 raise
         return None
+
+    def _look_ahead(self, segment: Segment, index: Index, extent: Extent, offset: int, piece: reading.Piece) -> None:
+        # Who goes on where an extent ended reads from start to end: what is behind this one is fetched beside it.
+        if self._passed.pop(offset, False):
+            try:
+                self._ahead = self._behind(segment, index, extent.stop)
+            except NotHere as missing:
+                self._ahead = missing
+        if piece.stop == extent.stop:
+            if len(self._passed) >= MAX_CURSORS:
+                del self._passed[next(iter(self._passed))]
+            self._passed[piece.next_offset] = True
+
+    def _behind(self, segment: Segment, index: Index, position: int) -> NotHere | None:
+        # What is to be fetched from `position` on, if it is in the archive and not here.
+        if position >= segment.size:
+            bases, segments = self._table
+            segment, position = segments[bisect_right(bases, segment.base)], 0
+            if segment.local:
+                return None
+            index = self._opened.index(segment)
+        extent = extent_at(segment, index, position)
+        return NotHere(f"{segment.name} is read ahead", extent) if self._opened.cache.lacks(extent) else None
 
     def _windows(self, segment: Segment, index: Index, position: int) -> Iterator[tuple[File, int, int]]:
         # The segment from `position` on, one file after the other; NotHere at the first that has to be fetched.

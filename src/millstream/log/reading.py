@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from millstream.log.errors import CorruptMessage
+from millstream.log.fetched import NotHere
 from millstream.log.files import File
 from millstream.log.index import Index
 from millstream.log.scan import heads, whole
@@ -49,7 +50,10 @@ class Slice:
 
 
 class Read(NamedTuple):
-    """What a read found. `aborted` is (producer id, first offset) of transactions to skip; `next_offset` goes on."""
+    """What a read found. `aborted` is (producer id, first offset) of transactions to skip; `next_offset` goes on.
+
+    `ahead` is what a reader who goes on as before will soon miss: to be fetched beside what is served.
+    """
 
     slices: list[Slice]
     start_offset: int
@@ -57,6 +61,7 @@ class Read(NamedTuple):
     last_stable_offset: int
     aborted: list[tuple[int, int]]
     next_offset: int
+    ahead: NotHere | None = None
 
     @property
     def size(self) -> int:

@@ -19,6 +19,7 @@ from typing import Self
 from millstream.log import archive
 from millstream.log import producers as states
 from millstream.log.archive import Entry
+from millstream.log.fetched import NotHere
 from millstream.log.files import File, read_into
 from millstream.log.index import Index
 from millstream.log.opened import OpenSegments
@@ -75,6 +76,8 @@ class State:
         self._saved_batches = 0
         self._appended_batches = 0
         self._cursors: dict[int, tuple[Segment, int]] = {}
+        self._passed: dict[int, bool] = {}
+        self._ahead: NotHere | None = None
         self._waiting_snapshots: dict[int, dict[int, Producer]] = {}
         self._folder_dirty = True
         self._last_flush_ms = now

@@ -177,6 +177,8 @@ class Attempt:
         except LogError as e:
             self.failed = True
             return PartitionData(index, e.code, -1, aborted_transactions=None)
+        if read.ahead is not None:
+            self.broker.archives.fetch_ahead(partition, read.ahead)
         records = Records(read.slices)
         if self.size and records.size > left:  # one oversized batch is for the first partition only
             records.release()
