@@ -85,7 +85,7 @@ def test_a_read_gives_whole_batches_and_at_least_one(partition):
     assert partition.read(0, size - 1).next_offset == 5
     assert partition.read(3, 1).next_offset == 5
     assert partition.read(5, 1).next_offset == 6
-    assert partition.read(6, 100) == ([], 0, 6, 6, [], 6)
+    assert partition.read(6, 100) == ([], 0, 6, 6, [], 6, None)
 
 
 def test_out_of_range(partition):
@@ -564,7 +564,7 @@ def test_a_committed_read_ends_at_the_stable_offset(partition):
     fill(partition, 10)
     for max_bytes in (1, 400, 100_000):
         assert [r.offset for r in consume(partition, committed=True, max_bytes=max_bytes)] == list(range(10))
-    assert partition.read(15, 1000, committed=True) == ([], 0, 21, 10, [], 15)
+    assert partition.read(15, 1000, committed=True) == ([], 0, 21, 10, [], 15, None)
 
 
 def test_writes_outside_of_the_open_transaction(partition):
