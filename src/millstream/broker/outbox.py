@@ -44,6 +44,9 @@ class Unfinished:
 class Outbox(End):
     """Writes what the socket takes, and the rest when it takes more."""
 
+    short_is_full = True
+    """Whether a socket that took a part of a piece is full: it is not asked again before the loop says that it takes more."""
+
     def __init__(self, broker: "Broker", sock: Socket) -> None:
         super().__init__(broker, sock)
         self._outbox: deque[bytearray | memoryview | Unfinished] = deque()
@@ -107,9 +110,18 @@ class Outbox(End):
 
     def flush(self) -> None:
         """Send what the socket takes now; the rest when it is writable."""
-        outbox = self._outbox
-        if self._writing or not outbox or self.closed:
+        if self._writing or not self._outbox or self.closed:
             return
+        if not self._send() and not self.closed:
+            self._writing = True
+            self.broker.loop.add_writer(self.fd, self._writable)
+            self._update_reading()
+        elif not self._reading:
+            self._update_reading()
+
+    def _send(self) -> bool:
+        """Send until the outbox is empty or the socket is full; whether it is empty."""
+        outbox = self._outbox
         try:
             while outbox:
                 item = outbox[0]
@@ -123,6 +135,8 @@ class Outbox(End):
                     if not item.left:
                         outbox.popleft()
                         item.slice.release()
+                    elif self.short_is_full:
+                        return False
                     continue
                 if len(outbox) > 1:
                     item = self._gather()
@@ -133,16 +147,13 @@ class Outbox(End):
                     outbox.popleft()
                 else:
                     outbox[0] = memoryview(item)[sent:]
-            if not self._reading:
-                self._update_reading()
         except (BlockingIOError, InterruptedError):
-            self._writing = True
-            self.broker.loop.add_writer(self.fd, self._writable)
-            self._update_reading()
+            return False
         except ConnectionError as e:
             self.close(str(e), quiet=True)
         except OSError as e:
             self.close(f"its answer could not be sent: {e}")
+        return not outbox
 
     def _gather(self) -> bytearray | memoryview:
         """Join the small pieces at the head of the outbox into one."""
@@ -165,11 +176,12 @@ class Outbox(End):
         return joined
 
     def _writable(self) -> None:
-        self.broker.loop.remove_writer(self.fd)
-        self._writing = False
+        """Called by the loop when the socket takes more; it goes on calling until the outbox is empty."""
         self.last_active = self.broker.loop.time()
-        self.flush()
-        if not self.closed:
+        if self._send() and not self.closed:
+            self.broker.loop.remove_writer(self.fd)
+            self._writing = False
+        if not self._reading:
             self._update_reading()
 
     def _discard(self) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class TlsConnection(Connection):
     """What differs from a plain connection."""
 
+    short_is_full = False  # a piece is sent in parts, and OpenSSL keeps to itself what it could not write
+
     def __init__(self, broker: "Broker", sock: socket.socket, peer: str, listener: "Listener") -> None:
         assert listener.context is not None
         self._shaken = False
