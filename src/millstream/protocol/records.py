@@ -49,7 +49,6 @@ DELETE_HORIZON = 0x40
 NO_PRODUCER = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 0x7FFF_FFFF
-MAX_TIMESTAMP = 0x7FFF_FFFF_FFFF_FFFF
 
 MAX_UNCOMPRESSED = 128 * 1024 * 1024
 """Largest batch that is unpacked, in bytes: stops a small frame that unpacks to gigabytes. Larger ones are refused."""
@@ -214,10 +213,7 @@ def check(batch: Buffer) -> int:
     """
     count: int = _INT.unpack_from(batch, HEADER_SIZE - 4)[0]
     base: int = _LONG.unpack_from(batch, _BASE_TIMESTAMP)[0]
-    latest = base + walk.check(bytes(batch), HEADER_SIZE, count)
-    if latest > MAX_TIMESTAMP:
-        raise RecordsError(f"the timestamp {latest} is no 64-bit integer")
-    return latest
+    return walk.check(bytes(batch), HEADER_SIZE, count, base)
 
 
 def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:

@@ -46,8 +46,8 @@ Entry = tuple[int, int, bytes | None, bool, bytes]
 """A record's offset, timestamp by its producer, key, whether it has no value (a tombstone), and its encoded bytes."""
 
 
-def check(data: bytes, position: i64, count: i64) -> i64:
-    """Walk `count` records from `position` to the end of `data` by their lengths; the largest of their timestamp deltas.
+def check(data: bytes, position: i64, count: i64, base_timestamp: i64) -> i64:
+    """Walk `count` records from `position` to the end of `data` by their lengths; the largest of their timestamps.
 
     RecordsError when they do not end where `data` does: an encoder counts wrongly. Keys, values and headers are not looked at.
     """
@@ -68,7 +68,7 @@ def check(data: bytes, position: i64, count: i64) -> i64:
         raise RecordsError(f"a record begins behind the batch's {size} bytes") from None
     if position != size:
         raise RecordsError(f"{count} records end at byte {position} of a batch of {size} bytes")
-    return largest
+    return _sum(base_timestamp, largest)
 
 
 def entries(data: bytes, count: i64, base_offset: i64, base_timestamp: i64, last_delta: i64) -> list[Entry]:
