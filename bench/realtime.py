@@ -35,12 +35,12 @@ from millstream.client.producer import producer
 from millstream.demo import data
 from millstream.demo.flights import Departure
 from millstream.event import Topic, encode
-from millstream.process import alerts
-from millstream.process.context import Context
-from millstream.process.query import Query
-from millstream.process.session import local_slots, session
-from millstream.process.tables import TableCopies
 from millstream.settings import Kafka, Settings
+from millstream.spark import alerts
+from millstream.spark.context import Context
+from millstream.spark.query import Query
+from millstream.spark.session import local_slots, session
+from millstream.spark.tables import TableCopies
 
 PARTITIONS = 2
 WARM_UP = 3000  # events before those that count, all of them through: code is compiled, connections are made

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from millstream.process import jars, java
 from millstream.settings import Kafka, Settings
+from millstream.spark import jars, java
 
 START_TIMEOUT_S = 60.0
 

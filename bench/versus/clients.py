@@ -17,8 +17,8 @@ from typing import Any
 
 from versus.brokers import Side
 
-from millstream.process import jars, java
 from millstream.settings import Settings
+from millstream.spark import jars, java
 from tests.apache_kafka import pinned
 
 HERE = Path(__file__).parent

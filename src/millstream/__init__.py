@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from millstream.app import App
     from millstream.capture.table import postgres
     from millstream.event import Event
-    from millstream.process.windows import tumbling
     from millstream.settings import Kafka, MillstreamError, Settings
+    from millstream.spark.windows import tumbling
 
 __version__ = "0.1.0"
 __all__ = ["App", "Event", "Kafka", "MillstreamError", "Settings", "postgres", "testing", "tumbling"]
@@ -26,7 +26,7 @@ _HOME = {
     "MillstreamError": "millstream.settings",
     "Settings": "millstream.settings",
     "postgres": "millstream.capture.table",
-    "tumbling": "millstream.process.windows",
+    "tumbling": "millstream.spark.windows",
 }
 
 

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from millstream.capture import failpoints, postgres
-from millstream.client import status
 from millstream.client.admin import delete_topic
+from millstream.monitor import status
 from millstream.postgresql.connect import connect
 from millstream.postgresql.server import Server
 from tests import servers

@@ -11,11 +11,12 @@ from confluent_kafka import Consumer
 
 from millstream.cli import main
 from millstream.client import admin
-from millstream.client.lag import commit, group_lag
+from millstream.client.groups import commit
 from millstream.client.producer import producer
-from millstream.client.status import Reporter
-from millstream.client.watch import Watcher
-from millstream.client.watch import read as read_lag
+from millstream.monitor.lag import group_lag
+from millstream.monitor.status import Reporter
+from millstream.monitor.watch import Watcher
+from millstream.monitor.watch import read as read_lag
 from tests.brokers import fresh, running_broker, wait_until
 
 pytestmark = pytest.mark.system

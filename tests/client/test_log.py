@@ -7,10 +7,11 @@ import pytest
 from confluent_kafka import Consumer
 
 from millstream.client import admin, connect
-from millstream.client.lag import all_lags, commit, committed, group_lag, groups
+from millstream.client.groups import commit, committed, groups
 from millstream.client.producer import producer
 from millstream.client.tail import Message, last, newest, tail
 from millstream.client.wait import wait_for_kafka
+from millstream.monitor.lag import all_lags, group_lag
 from millstream.settings import Kafka, MillstreamError
 from tests.brokers import fresh, running_broker, wait_until
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from millstream.process import java
 from millstream.settings import MillstreamError
+from millstream.spark import java
 from tests.apache_kafka import fetched
 from tests.broker.serving import Process
 from tests.proof.part import TRACE, Results, Run, Skip

@@ -10,11 +10,12 @@ import time
 
 import pytest
 
-from millstream.client import admin, lag, status
+from millstream.client import admin
 from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.deliver import failpoints, session
 from millstream.deliver.alerts import Alert, run
+from millstream.monitor import lag, status
 from millstream.settings import Kafka, MillstreamError
 from tests.brokers import ADDRESS, Broker, fresh, running_broker, wait_until
 

@@ -10,14 +10,15 @@ import threading
 import pytest
 from demo.parts import Broker, eventually
 
-from millstream.client import catchup
 from millstream.client.admin import STATUS, ensure_topic, topic_names
-from millstream.client.lag import commit, group_lag
+from millstream.client.groups import commit
 from millstream.client.producer import producer
-from millstream.client.status import Reporter
 from millstream.demo.demo import clear, command, parts
 from millstream.demo.options import Options
 from millstream.demo.plane import wait_for_query
+from millstream.monitor import catchup
+from millstream.monitor.lag import group_lag
+from millstream.monitor.status import Reporter
 from millstream.run.part import Process, Step
 from millstream.settings import MillstreamError, Settings
 

@@ -10,7 +10,6 @@ from demo.parts import Broker, capturing, eventually, replayer, stored
 
 from millstream.client.admin import end_offsets, ensure_topic
 from millstream.client.producer import producer
-from millstream.client.status import read
 from millstream.demo import replay
 from millstream.demo import stored as stored_module
 from millstream.demo.plane import NEW_MODEL, set_model, wait_for_model
@@ -19,6 +18,7 @@ from millstream.demo.resume import OtherInput
 from millstream.demo.sending import Interrupted
 from millstream.demo.sequence import TOPICS, busiest_plane
 from millstream.demo.tables import prepare, records
+from millstream.monitor.status import read
 from millstream.postgresql.server import Server
 from millstream.settings import MillstreamError
 

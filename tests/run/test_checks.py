@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream.process import jars
 from millstream.run import checks
 from millstream.run.checks import Finding, examine
 from millstream.settings import Kafka, MillstreamError, Settings
+from millstream.spark import jars
 
 
 @pytest.fixture(autouse=True)

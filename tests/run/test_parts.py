@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from millstream.client import admin, lag
+from millstream.client import admin
+from millstream.client import groups
 from millstream.run import parts, replay
 from millstream.settings import Kafka, MillstreamError, Settings
 
@@ -21,7 +22,7 @@ def log(monkeypatch):
 
 def test_queries_are_moved_before_spark_starts_and_their_groups_with_them(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(lag, "commit", lambda kafka, group, position: asked.append((group, position)))
+    monkeypatch.setattr(groups, "commit", lambda kafka, group, position: asked.append((group, position)))
     replay.mark(tmp_path, "flights", "late", TO)
     settings = Settings(data=tmp_path, kafka=Kafka("a:1"))
     parts._replay(APP, settings)
@@ -34,7 +35,7 @@ def test_a_position_that_cannot_be_committed_does_not_stop_the_query(tmp_path, m
     def refuse(kafka, group, position):
         raise MillstreamError("no broker answers")
 
-    monkeypatch.setattr(lag, "commit", refuse)
+    monkeypatch.setattr(groups, "commit", refuse)
     replay.mark(tmp_path, "flights", "late", TO)
     parts._replay(APP, Settings(data=tmp_path, kafka=Kafka("a:1")))
     assert "its position could not be committed: no broker answers" in caplog.text

@@ -6,7 +6,7 @@ from millstream.settings import Kafka
 
 
 class Told:
-    """Stands for client.status.Reporter, which needs a log."""
+    """Stands for monitor.status.Reporter, which needs a log."""
 
     def __init__(self, kafka, app):
         self.app, self.facts, self.closed = app, {}, False

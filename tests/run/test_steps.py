@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from millstream.process import jars
 from millstream.run import steps
 from millstream.run.part import Context, Process
 from millstream.run.plan import Plan, TopicPlan
 from millstream.settings import Kafka, MillstreamError, Settings
+from millstream.spark import jars
 
 TOPICS = (TopicPlan("departures", 2, {"a": "b"}),)
 

@@ -22,9 +22,9 @@ import psycopg
 import millstream as ms
 from millstream.capture.table import postgres
 from millstream.client.admin import end_offsets, ensure_topics
-from millstream.client.lag import commit
+from millstream.client.groups import commit
 from millstream.client.producer import producer
-from millstream.client.status import Reporter
+from millstream.monitor.status import Reporter
 from millstream.settings import Kafka
 
 ORIGINS = ("EWR", "JFK", "LGA")

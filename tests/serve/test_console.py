@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from millstream.client.admin import TopicFacts
-from millstream.client.lag import Lag
+from millstream.monitor.lag import Lag
 from millstream.serve.console import group_states, part_states, query_states, topic_states, totals
 from millstream.serve.graph import graph, tone
 from millstream.serve.pages import Pages, headline, message, part_facts, progress

@@ -3,9 +3,9 @@
 import stat
 
 from millstream.client.admin import TopicFacts
-from millstream.client.behind import Behind
-from millstream.client.forecast import Forecast
-from millstream.client.watch import Figure, Snapshot
+from millstream.monitor.behind import Behind
+from millstream.monitor.forecast import Forecast
+from millstream.monitor.watch import Figure, Snapshot
 from millstream.serve.metrics import TOKEN, metrics, token
 from millstream.serve.positions import Reading
 

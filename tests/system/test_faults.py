@@ -23,10 +23,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from millstream.client.lag import group_lag
-from millstream.client.status import read as read_status
 from millstream.client.tail import tail
 from millstream.demo.replay import Options
+from millstream.monitor.lag import group_lag
+from millstream.monitor.status import read as read_status
 from millstream.run import runfile
 from millstream.settings import Kafka, MillstreamError
 

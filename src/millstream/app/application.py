@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from millstream.capture.table import PostgresTable, Table
 from millstream.event import Event, Topic, duration, fields
 from millstream.event.topic import check_name
-from millstream.process.query import Kind, Query
 from millstream.settings import MillstreamError
+from millstream.spark.query import Kind, Query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

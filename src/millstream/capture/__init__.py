@@ -31,7 +31,7 @@ def run(
     """
     from millstream.capture.postgres import Capture
     from millstream.capture.sink import KafkaSink
-    from millstream.client.status import Reporter
+    from millstream.monitor.status import Reporter
 
     sink = KafkaSink(kafka, state)
     with Reporter(kafka, app) as reporter:

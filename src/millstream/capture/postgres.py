@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Report(Protocol):
-    """Takes what the capture says about itself (see client.status.Reporter.report)."""
+    """Takes what the capture says about itself (see monitor.status.Reporter.report)."""
 
     def __call__(self, kind: str, name: str, **facts: object) -> None: ...
 

@@ -15,9 +15,9 @@ from millstream.cli.common import Common, command
 from millstream.settings import MillstreamError
 
 if TYPE_CHECKING:
-    from millstream.client.behind import Behind
     from millstream.client.replay import Aim, Move
-    from millstream.client.watch import Told
+    from millstream.monitor.behind import Behind
+    from millstream.monitor.watch import Told
 
 Words = Annotated[
     list[str] | None,
@@ -93,9 +93,9 @@ def groups(
 
 def _list(at: Common, app: str | None) -> None:
     from millstream.cli.membership import belongs
-    from millstream.client.behind import Meter
-    from millstream.client.lag import groups as known
-    from millstream.client.watch import read
+    from millstream.client.groups import groups as known
+    from millstream.monitor.behind import Meter
+    from millstream.monitor.watch import read
 
     found = [g for g in known(at.log) if app is None or belongs(g.name, app)]
     with Meter(at.log) as meter:
@@ -126,8 +126,8 @@ def _list(at: Common, app: str | None) -> None:
 
 
 def _show(at: Common, name: str) -> None:
-    from millstream.client.behind import Meter
-    from millstream.client.watch import read
+    from millstream.monitor.behind import Meter
+    from millstream.monitor.watch import read
 
     state = _state(at, name)
     with Meter(at.log) as meter:
@@ -152,7 +152,7 @@ def _show(at: Common, name: str) -> None:
 
 
 def _total(measured: Sequence[Behind], told: Told, now: float) -> dict[str, Any]:
-    from millstream.client.watch import Figure, total
+    from millstream.monitor.watch import Figure, total
 
     losses = [loss for one in measured if (loss := told.loss_in(one, now)) is not None]
     return {**total([Figure(one) for one in measured]), "loss_in": min(losses, default=None)}
@@ -188,8 +188,8 @@ def span(seconds: float | None) -> str | None:
 
 
 def _state(at: Common, name: str) -> str:
-    from millstream.client.lag import committed
-    from millstream.client.lag import groups as known
+    from millstream.client.groups import committed
+    from millstream.client.groups import groups as known
 
     group = next((g for g in known(at.log) if g.name == name), None)
     if group is None and not committed(at.log, name):
@@ -232,7 +232,7 @@ def _chosen(
 
 
 def _reset(at: Common, name: str, aim: Aim, topics: Sequence[str], execute: bool, at_next_start: bool) -> None:
-    from millstream.client.lag import commit
+    from millstream.client.groups import commit
     from millstream.client.replay import active, plan
     from millstream.run.replay import mark, query_of
 
@@ -293,7 +293,7 @@ def _advice(reason: str | None) -> str:
 
 def _positions(at: Common, name: str, moves: Sequence[Move]) -> dict[tuple[str, int], int]:
     """Where the query goes in every partition: those that are not moved stay."""
-    from millstream.client.lag import committed
+    from millstream.client.groups import committed
 
     stay = {place: tp.offset for place, tp in committed(at.log, name).items()}
     return {**stay, **{(m.topic, m.partition): m.after for m in moves}}
@@ -301,7 +301,7 @@ def _positions(at: Common, name: str, moves: Sequence[Move]) -> dict[tuple[str, 
 
 def _used(at: Common, name: str, query: tuple[str, str] | None, at_next_start: bool) -> str | None:
     """Return why a group without members is in use all the same: Millstream's own parts commit without joining."""
-    from millstream.client.status import read
+    from millstream.monitor.status import read
 
     app = name.partition(".")[0]
     if _runs_here(at, app):
@@ -333,7 +333,7 @@ def _runs_here(at: Common, app: str) -> bool:
 
 
 def _delete(at: Common, name: str, yes: bool) -> None:
-    from millstream.client.lag import committed, delete_group
+    from millstream.client.groups import committed, delete_group
     from millstream.client.replay import active
 
     _state(at, name)

@@ -13,8 +13,8 @@ def belongs(name: str, app: str) -> bool:
 def topics_of(kafka: Kafka, app: str) -> set[str]:
     """Return the topics that an application has: those of its name, and those that its groups have read or its parts report."""
     from millstream.client.admin import topic_names
-    from millstream.client.lag import all_lags
-    from millstream.client.status import read
+    from millstream.monitor.lag import all_lags
+    from millstream.monitor.status import read
 
     found = {name for name in topic_names(kafka) if belongs(name, app)}
     found |= {lag.topic for lag in all_lags(kafka) if belongs(lag.group, app)}

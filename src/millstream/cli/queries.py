@@ -19,8 +19,8 @@ SILENT_S = 3600.0  # a query that says "running" and has said nothing for this l
 @command(example="millstream queries --json", shows=("kafka", "data"))
 def queries(at: Common, name: Name = None, app: App = None) -> None:
     """List the queries: state, rate, watermark, rows dropped as late, and lag."""
-    from millstream.client.lag import all_lags
-    from millstream.client.status import read
+    from millstream.monitor.lag import all_lags
+    from millstream.monitor.status import read
 
     lags: dict[str, int] = defaultdict(int)
     for lag in all_lags(at.log):

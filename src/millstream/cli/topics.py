@@ -79,7 +79,7 @@ def _list(at: Common, everything: bool, app: str | None) -> None:
 
 def _show(at: Common, name: str) -> None:
     from millstream.client.admin import describe_topics
-    from millstream.client.lag import all_lags
+    from millstream.monitor.lag import all_lags
 
     [facts] = describe_topics(at.log, [name])
     lags = [lag for lag in all_lags(at.log) if lag.topic == name]

@@ -16,7 +16,7 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from millstream.client.admin import Offsets, end_offsets, offsets, start_offsets
 from millstream.client.connect import TIMEOUT_S, admin, result
-from millstream.client.lag import committed
+from millstream.client.groups import committed
 from millstream.settings import Kafka, MillstreamError
 
 

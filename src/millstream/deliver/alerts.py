@@ -55,9 +55,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from millstream.client.status import Reporter
 from millstream.client.wait import wait_for_kafka
 from millstream.deliver.session import Interrupted, Session
+from millstream.monitor.status import Reporter
 from millstream.settings import Kafka, Unreachable
 
 RETRY_S = 1.0  # between two sessions when the log broke off the first

@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from millstream.client.admin import end_offsets, start_offsets, topic_names
 from millstream.client.connect import config, explain, is_refusal, refused
-from millstream.client.lag import committed
+from millstream.client.groups import committed
 from millstream.client.producer import producer
-from millstream.client.status import Reporter
 from millstream.client.tail import tail
 from millstream.deliver import failpoints
 from millstream.deliver.progress import Progress, Saved
 from millstream.deliver.seen import MAX_HISTORY, Bounds, Origin, Seen, Verdict
+from millstream.monitor.status import Reporter
 from millstream.settings import Kafka, MillstreamError
 
 ORIGIN = "origin"  # header of candidates and alerts: "<topic>-<partition>-<offset>" of the cause

@@ -15,12 +15,12 @@ from confluent_kafka import KafkaException
 from millstream.app import App
 from millstream.client.admin import delete_topic, describe_topics, topic_names
 from millstream.client.connect import TIMEOUT_S, admin
-from millstream.client.lag import groups
-from millstream.client.status import Follower
+from millstream.client.groups import groups
 from millstream.demo import folder
 from millstream.demo.options import Options
 from millstream.demo.summary import Summary, summarize
 from millstream.demo.tables import prepare
+from millstream.monitor.status import Follower
 from millstream.run.engine import Status
 from millstream.run.part import Context, Part, Process, Step
 from millstream.run.plan import plan_topics

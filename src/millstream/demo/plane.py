@@ -11,8 +11,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 from millstream.client.admin import end_offsets
 from millstream.client.connect import config
-from millstream.client.lag import group_lag
-from millstream.client.status import read
+from millstream.monitor.lag import group_lag
+from millstream.monitor.status import read
 from millstream.settings import Kafka, MillstreamError, redact
 
 NEW_MODEL = "MILLSTREAM 2"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from millstream.client.status import Reporter
 from millstream.demo import data
 from millstream.demo.options import Options
+from millstream.monitor.status import Reporter
 
 
 class Progress:

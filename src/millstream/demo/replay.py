@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from millstream.client.admin import ensure_topics
-from millstream.client.status import Reporter
 from millstream.client.wait import wait_for_kafka
 from millstream.demo.options import Options, speed, topics
 from millstream.demo.pacing import Pacer
@@ -18,6 +17,7 @@ from millstream.demo.resume import Partition, check
 from millstream.demo.sending import Interrupted, Sending
 from millstream.demo.sequence import Replay
 from millstream.demo.stored import Stored
+from millstream.monitor.status import Reporter
 from millstream.run.child import Ready, work
 from millstream.settings import Kafka, MillstreamError, Settings
 

@@ -16,9 +16,7 @@ import psycopg
 from psycopg import sql
 
 from millstream.app import App
-from millstream.client import catchup
 from millstream.client.admin import STATUS, end_offsets, topic_names
-from millstream.client.status import read as read_status
 from millstream.client.tail import Message, tail
 from millstream.demo import checks
 from millstream.demo.batch import FlightKey, expected
@@ -27,6 +25,8 @@ from millstream.demo.data import at
 from millstream.demo.options import Options
 from millstream.demo.plane import NEW_MODEL, QUERY
 from millstream.demo.sequence import DEPARTURES, TOPICS, Replay, busiest_plane
+from millstream.monitor import catchup
+from millstream.monitor.status import read as read_status
 from millstream.settings import Kafka, MillstreamError, redact
 
 if TYPE_CHECKING:

@@ -105,7 +105,7 @@ def _packages(_: Settings) -> Iterator[Finding]:
 
 
 def _java(settings: Settings) -> Iterator[Finding]:
-    from millstream.process import java
+    from millstream.spark import java
 
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
@@ -120,7 +120,7 @@ def _java(settings: Settings) -> Iterator[Finding]:
 
 
 def _connector(settings: Settings) -> Iterator[Finding]:
-    from millstream.process import jars
+    from millstream.spark import jars
 
     wanted = jars.pinned()
     missing = [jar for jar in wanted if not (settings.cache / "jars" / jar.name).is_file()]

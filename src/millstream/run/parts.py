@@ -41,7 +41,7 @@ def run_capture(app: App, settings: Settings, source: str, ready: Ready, stop: t
 
 def run_spark(app: App, settings: Settings, ready: Ready, stop: threading.Event) -> None:
     """All queries, in one Spark driver; ready when every query has begun."""
-    from millstream.process.run import SparkDied, run
+    from millstream.spark.run import SparkDied, run
 
     _replay(app, settings)
     queries = tuple(app.queries.values())
@@ -72,7 +72,7 @@ def run_deliver(app: App, settings: Settings, ready: Ready, stop: threading.Even
 def _replay(app: App, settings: Settings) -> None:
     """Move the queries that `millstream groups reset` wants moved, before any of them starts."""
     from millstream.client.admin import start_offsets, topic_names
-    from millstream.client.lag import commit
+    from millstream.client.groups import commit
     from millstream.run import replay
 
     def starts(topics: set[str]) -> replay.Offsets:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from millstream.app import App
 from millstream.capture.table import Table
 from millstream.client.admin import INTERNAL
-from millstream.process.query import Query
 from millstream.run.part import Process
 from millstream.settings import MillstreamError, Settings
+from millstream.spark.query import Query
 
 DEFAULT_PARTITIONS = 2  # enough to show that order holds per key only, few enough for Spark on a laptop
 LOOPBACK = "127.0.0.1:{port}"

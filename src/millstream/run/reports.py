@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 
-from millstream.client.status import Reporter
+from millstream.monitor.status import Reporter
 from millstream.run import tree
 from millstream.run.engine import Status
 from millstream.settings import Kafka

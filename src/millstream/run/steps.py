@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from millstream.client.admin import ensure_topics
-from millstream.client.status import forget
 from millstream.client.wait import wait_for_kafka
+from millstream.monitor.status import forget
 from millstream.run.part import Context, Step
 from millstream.run.plan import Plan
 from millstream.settings import MillstreamError, Settings
@@ -53,7 +53,7 @@ def _create_topics(plan: Plan, *, embedded: bool) -> Callable[[Context], None]:
 
 def fetch_jars(context: Context) -> None:
     """Make sure of the connector's jars, downloading those that the cache folder lacks."""
-    from millstream.process import jars
+    from millstream.spark import jars
 
     wanted = [jar.name for jar in jars.pinned()]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from millstream.client.status import Follower
+from millstream.monitor.status import Follower
 from millstream.serve.activity import Activity
 from millstream.serve.letters import Letters
 from millstream.serve.positions import Positions, Reading

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from millstream.client.watch import Snapshot
+from millstream.monitor.watch import Snapshot
 from millstream.serve.positions import Reading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

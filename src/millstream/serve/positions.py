@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millstream.client.admin import LATEST, Offsets, TopicFacts, describe_topics, offsets
-from millstream.client.lag import Lag, all_lags
+from millstream.monitor.lag import Lag, all_lags
 from millstream.serve.activity import Activity
 from millstream.serve.rates import Rates
 from millstream.serve.state import Connection

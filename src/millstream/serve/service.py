@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from millstream.client.watch import Watcher
+from millstream.monitor.watch import Watcher
 from millstream.serve.console import Console
 from millstream.serve.metrics import CONTENT_TYPE, metrics
 from millstream.serve.pages import ASSETS, FONT, ICON, SCRIPTS, STYLES, Pages, message, version_of_assets

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from millstream.event import Event, fields
-from millstream.process.analysis import called
-from millstream.process.decode import ORIGIN, ORIGIN_TYPE, schema
-from millstream.process.session import session
-from millstream.process.windows import flatten
 from millstream.settings import MillstreamError, Settings
+from millstream.spark.analysis import called
+from millstream.spark.decode import ORIGIN, ORIGIN_TYPE, schema
+from millstream.spark.session import session
+from millstream.spark.windows import flatten
 
 Rows = Sequence[Event] | Sequence[Mapping[str, Any]] | type[Event]
 

@@ -16,10 +16,10 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from millstream.app import App
-from millstream.client import catchup
 from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.event import Event, Topic, encode
+from millstream.monitor import catchup
 from millstream.run.part import Context, Part, Step
 from millstream.run.supervisor import Supervisor
 from millstream.settings import Kafka, MillstreamError, Settings

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from millstream.process import java
 from millstream.protocol import errors
 from millstream.settings import Settings
+from millstream.spark import java
 from tests.apache_kafka import fetched
 from tests.broker.transactions.test_endings import Client, inside, stable
 from tests.broker.transactions.test_endings import create as created

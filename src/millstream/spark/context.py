@@ -1,0 +1,63 @@
+"""What every query of an application shares while it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from millstream.event import Topic
+from millstream.settings import Kafka
+from millstream.spark.decode import events
+from millstream.spark.kafka import read_stream
+from millstream.spark.query import Query
+from millstream.spark.tables import TableCopies
+from millstream.spark.windows import with_watermark
+
+
+@dataclass(frozen=True)
+class Context:
+    """The session, the addresses and the folders of a running application."""
+
+    spark: SparkSession
+    app: str
+    kafka: Kafka
+    conninfo: str = field(repr=False)  # of the store of views
+    data: Path
+    tables: TableCopies
+    wrote: Callable[[str, int], None] = lambda query, rows: None  # told by a query that writes its rows itself
+
+    def checkpoint(self, query: str) -> Path:
+        """The folder of a query's checkpoint: offsets, commits and state."""
+        return self.data.absolute() / "checkpoints" / self.app / query
+
+    def query_id(self, query: str) -> str:
+        """The identity of the query's checkpoint, which a new checkpoint changes. Known once the query has started."""
+        return str(json.loads((self.checkpoint(query) / "metadata").read_text())["id"])
+
+    def source(self, topic: Topic, *, realtime: bool = False) -> DataFrame:
+        """Return the topic's well-formed events as a stream, with the watermark that the topic declares."""
+        messages = read_stream(self.spark, self.kafka, [topic.name], realtime=realtime)
+        return with_watermark(events(messages, topic), topic)
+
+    def writer(self, frame: DataFrame, query: Query, mode: str) -> DataStreamWriter:
+        """Return a stream writer with the query's name, checkpoint and trigger."""
+        return self.named(frame, query.name, mode, query.every, realtime=query.realtime)
+
+    def named(
+        self, frame: DataFrame, name: str, mode: str, every: timedelta, *, realtime: bool = False
+    ) -> DataStreamWriter:
+        """Return a stream writer as `writer` does, for a query that no application declares."""
+        interval = f"{max(1, every // timedelta(milliseconds=1))} milliseconds"
+        trigger = {"realTime": interval} if realtime else {"processingTime": interval}
+        return (
+            frame.writeStream.queryName(name)
+            .outputMode(mode)
+            .option("checkpointLocation", self.checkpoint(name).as_uri())
+            .trigger(**trigger)  # type: ignore[call-overload]
+        )

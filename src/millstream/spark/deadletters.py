@@ -1,0 +1,71 @@
+"""Dead letters: what could not be read as an event of its topic, kept once per message however many queries met it.
+
+One query per application reads every declared topic and writes only the malformed messages; the other queries merely leave them
+out. It reads through one source, so that an application may gain and lose topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millstream.event import Topic
+from millstream.spark.context import Context
+from millstream.spark.decode import malformed
+from millstream.spark.kafka import JSON_TIME, options, read_stream
+
+NAME = "dead_letters"
+EVERY = timedelta(seconds=1)
+# A larger message is cut in its dead letter, which must fit into a message itself; its origin says where the whole is.
+MAX_VALUE_BYTES = 256 * 1024
+
+
+def topic(app: str) -> str:
+    """Return the topic of an application's dead letters."""
+    return f"{app}.{NAME}"
+
+
+def start(context: Context, topics: Sequence[Topic]) -> StreamingQuery:
+    """Start the query of dead letters over the topics."""
+    source = read_stream(context.spark, context.kafka, [t.name for t in topics])
+    return (
+        context.named(letters(source, topics), NAME, "append", EVERY)
+        .format("kafka")
+        .options(**options(context.kafka))
+        .option("topic", topic(context.app))
+        .start()
+    )
+
+
+def letters(source: DataFrame, topics: Sequence[Topic]) -> DataFrame:
+    """Return the malformed messages as messages: key "<topic>-<partition>-<offset>", value a JSON object.
+
+    Its fields: topic, partition, offset, reason, at (the log's time of the message), key and value as text, where "encoding" says
+    base64 when the value is not UTF-8 (and "key_encoding" likewise), and "size" the value's whole length when it was cut.
+    """
+    value = F.substring("value", 1, MAX_VALUE_BYTES)
+    body = F.struct(
+        "topic",
+        "partition",
+        "offset",
+        "reason",
+        F.col("timestamp").alias("at"),
+        _text(F.col("key")).alias("key"),
+        _text(value).alias("value"),
+        F.when(~F.is_valid_utf8(value.cast("string")), "base64").alias("encoding"),
+        F.when(~F.is_valid_utf8(F.col("key").cast("string")), "base64").alias("key_encoding"),
+        F.when(F.length("value") > MAX_VALUE_BYTES, F.length("value")).alias("size"),
+    )
+    return malformed(source, topics).select(
+        F.concat_ws("-", "topic", "partition", "offset").cast("binary").alias("key"),
+        F.to_json(body, {"timestampFormat": JSON_TIME}).cast("binary").alias("value"),
+    )
+
+
+def _text(column: Column) -> Column:
+    text = column.cast("string")
+    return F.when(F.is_valid_utf8(text), text).otherwise(F.base64(column))

@@ -1,0 +1,151 @@
+"""The Spark session: small, quiet, bound to loopback, with everything it writes in the data folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from millstream.settings import Settings
+from millstream.spark.jars import Progress, fetch
+from millstream.spark.java import java_home
+
+DRIVER_MEMORY = "512m"
+STATE_MEMORY_MB = 96  # of all RocksDB instances together, outside the Java heap
+# Every micro-batch makes jobs, stages and plans; Spark keeps them for a web UI which is off. Bounded, or they fill the heap.
+_REMEMBERED = {
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.sql.streaming.ui.retainedQueries": "10",
+    "spark.sql.streaming.ui.retainedProgressUpdates": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "4",
+}
+# The serial collector and the first compiler alone use the least memory, at unchanged latency.
+_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=96m -Xss512k -XX:-UsePerfData"
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shuffle_partitions() -> int:
+    """Return the partitions of a local query's state: one per core. A checkpoint keeps the number that it began with."""
+    return max(1, min(cores(), 8))
+
+
+def session(
+    app: str,
+    settings: Settings,
+    *,
+    slots: int = 0,
+    connector: bool = True,
+    progress: Progress | None = None,
+    more: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark and return its session; there is one per process.
+
+    slots: how many tasks run for as long as a real-time query does: on top of the cores, so that batches go on beside them.
+    connector: whether to have the Kafka connector, whose jars are fetched when the cache lacks them (`progress` is told).
+    more: settings of Spark's own that win over ours.
+    Raises MillstreamError when there is no suitable Java or a jar is missing.
+    """
+    work = _work_folder(settings.data)
+    local = not settings.spark or settings.spark.startswith("local")
+    options = _options(work, settings, slots if local else 0, local)
+    if connector:
+        options["spark.jars"] = ",".join(str(p.absolute()) for p in fetch(settings.cache, progress))
+    _environment(java_home(settings.cache), local)
+    # They print the traceback of what is raised anyway, and which we then say in words.
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    builder = SparkSession.builder.appName(app)
+    for key, value in {**options, **(more or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[str, str]:
+    log = Path(__file__).with_name("log4j2.properties")
+    options = {
+        "spark.master": settings.spark or f"local[{cores() + slots}]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.driver.extraJavaOptions": f'{_JVM} "-Djava.io.tmpdir={work}" "-Dlog4j2.configurationFile={log.as_uri()}"',
+        "spark.local.dir": str(work),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.sql.artifact.isolation.enabled": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.variant.allowDuplicateKeys": "true",  # the last one counts, as from_json and msgspec have it
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+        "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": str(STATE_MEMORY_MB),
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # real-time mode refuses the first format
+        "spark.sql.streaming.useStreamlineAggregator": "true",
+        "spark.sql.streaming.stopTimeout": "8s",
+        **_REMEMBERED,
+    }
+    if local:
+        options |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.default.parallelism": str(cores()),
+            "spark.sql.shuffle.partitions": str(shuffle_partitions()),
+            # Spark's own choice starts a process, readlink, for every file that it renames. A local disk can do without.
+            "spark.sql.streaming.checkpointFileManagerClass": (
+                "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+            ),
+        }
+    return options
+
+
+def _environment(home: Path, local: bool) -> None:
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.pop("SPARK_HOME", None)  # another Spark on the machine is not the one whose jars are pinned
+    os.environ.pop("SPARK_CONF_DIR", None)
+    if local:
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def _work_folder(data: Path) -> Path:
+    """Make a folder for Spark's temporary files, and remove those of processes that are gone."""
+    root = data.absolute() / "spark"
+    root.mkdir(parents=True, exist_ok=True)
+    for left in root.iterdir():
+        if left.name.isdigit() and not _alive(int(left.name)):
+            shutil.rmtree(left, ignore_errors=True)
+    work = root / str(os.getpid())
+    work.mkdir(exist_ok=True)
+    return work
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def local_slots(realtime: Sequence[int]) -> int:
+    """Return the task slots that real-time queries need, given the source partitions of each.
+
+    A real-time query holds one task per source partition and, when it groups or deduplicates, one per shuffle partition.
+    """
+    return sum(partitions + shuffle_partitions() for partitions in realtime)

@@ -1,0 +1,91 @@
+"""A log and a store of views for the tests of this room, and how to run queries on them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from millstream.capture.table import Table
+from millstream.event import Topic
+from millstream.monitor.status import read
+from millstream.postgresql.connect import ensure_database
+from millstream.postgresql.server import Server
+from millstream.settings import Kafka, Settings
+from millstream.spark.query import Query
+from tests.brokers import running_broker, wait_until
+
+START_S = 90.0
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with running_broker(tmp_path_factory.mktemp("kafka") / "log") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def views(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The connection string of a store of views."""
+    with Server(tmp_path_factory.mktemp("postgres") / "data") as server:
+        yield ensure_database(server.conninfo("postgres"), "millstream")
+
+
+class Runner:
+    """Queries that run in a thread of this process, on the session of all tests."""
+
+    def __init__(self, spark: Any, kafka: Kafka, views: str, settings: Settings) -> None:
+        self._spark, self._kafka, self._views, self._settings = spark, kafka, views, settings
+
+    @contextmanager
+    def running(self, app: str, queries: Sequence[Query]) -> Iterator[Callable[[str], Mapping[str, Any]]]:
+        """Run the queries; gives a function from a query's name to its latest facts."""
+        from millstream.spark.run import run
+
+        topics: dict[str, Topic] = {t.name: t for q in queries for t in q.topics}
+        tables: dict[str, Table] = {t.name: t for q in queries for t in q.tables}
+        ready, stop = threading.Event(), threading.Event()
+        errors: list[BaseException] = []
+
+        def target() -> None:
+            try:
+                run(
+                    app,
+                    queries,
+                    topics,
+                    tables,
+                    self._kafka,
+                    self._views,
+                    self._settings,
+                    ready=lambda facts: ready.set(),
+                    stop=stop,
+                    spark=self._spark,
+                )
+            except BaseException as error:
+                errors.append(error)
+                ready.set()
+
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
+        try:
+            assert ready.wait(START_S), "the queries did not begin"
+            if errors:
+                raise errors[0]
+            yield lambda name: read(self._kafka, app).get(("query", name), {})
+        finally:
+            stop.set()
+            thread.join(20)
+            assert not thread.is_alive(), "the queries did not end"
+
+
+@pytest.fixture
+def runner(spark, kafka, views, tmp_path) -> Runner:
+    return Runner(spark, kafka, views, Settings(data=tmp_path, cache=Settings.load().cache))
+
+
+@pytest.fixture
+def until():
+    return wait_until
