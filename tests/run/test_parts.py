@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from millstream.client import admin
-from millstream.client import groups
+from millstream.client import admin, groups
 from millstream.run import parts, replay
 from millstream.settings import Kafka, MillstreamError, Settings
 

@@ -1,10 +1,10 @@
 """A query that is moved begins where it was told, and its view holds just that."""
 
 import pytest
-from tests.spark.test_run import departures, rows, send, view  # noqa: F401
 
 from millstream.monitor.lag import group_lag
 from millstream.run import replay
+from tests.spark.test_run import departures, rows, send, view  # noqa: F401
 
 pytestmark = pytest.mark.system
 
