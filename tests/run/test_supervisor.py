@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from millstream.app import App
+from millstream.app.process import Process
 from millstream.run import runfile, tree
-from millstream.run.part import Process, Step
+from millstream.run.part import Step
 from millstream.run.supervisor import Supervisor, file_of
 from millstream.settings import MillstreamError, Settings
 from tests.run.fake import Fake

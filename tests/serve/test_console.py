@@ -5,6 +5,7 @@ import re
 import msgspec
 import pytest
 
+from millstream.app.graph import describe
 from millstream.client.admin import TopicFacts
 from millstream.monitor.lag import Lag
 from millstream.serve.console import group_states, part_states, query_states, topic_states, totals
@@ -24,7 +25,7 @@ from millstream.serve.state import (
 )
 from tests.serve.feed import application
 
-DESCRIPTION = application().describe()
+DESCRIPTION = describe(application())
 NO_DEAD = DeadLetters("flights.dead_letters", 0, False, [])
 
 
