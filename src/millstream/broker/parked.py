@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,8 @@ from millstream.protocol import errors
 from millstream.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.apis.a00_produce import Produce
     from millstream.broker.parking import Waiting
-    from millstream.broker.produce_checks import Entry
+    from millstream.broker.produce_checks import Context, Entry
 
 FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors", "error_message")
 """What an answer says of a partition besides its number."""
@@ -25,31 +25,42 @@ def fill(result: PartitionProduceResponse, made: PartitionProduceResponse) -> No
 
 
 class Parked:
-    """The appends of one request that wait, and its answer."""
+    """The appends of one request that wait, and its answer.
 
-    def __init__(self, produce: Produce, response: ProduceResponse) -> None:
-        self.answer: asyncio.Future[ProduceResponse | None] = produce.broker.loop.create_future()
-        self._produce = produce
+    `append` makes one of them, `when_synced` gives the answer when what was appended is on disk, if it has to be.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        response: ProduceResponse,
+        entries: Sequence[tuple[Entry, PartitionProduceResponse]],
+        append: Callable[[Entry], PartitionProduceResponse],
+        when_synced: Callable[[ProduceResponse], ProduceResponse | asyncio.Future[ProduceResponse]],
+    ) -> None:
+        self.answer: asyncio.Future[ProduceResponse | None] = context.broker.loop.create_future()
+        self._acks = context.acks
+        self._parking = context.broker.parking
         self._response = response
-        self._left = len(produce.blocked)
+        self._append = append
+        self._when_synced = when_synced
+        self._left = len(entries)
         self._items: list[Waiting] = []
-        parking = produce.broker.parking
-        for entry, result in produce.blocked:
-            append, give_up = partial(self._append, entry, result), partial(self._give_up, entry, result)
-            timeout = produce.request.timeout_ms
-            item = parking.park(entry.partition, len(entry.part.records), timeout, append, give_up)
+        for entry, result in entries:
+            room, given_up = partial(self._room, entry, result), partial(self._given_up, entry, result)
+            timeout = context.request.timeout_ms
+            item = self._parking.park(entry.partition, len(entry.part.records), timeout, room, given_up)
             if item is None:
-                give_up()
+                given_up()
             else:
                 self._items.append(item)
         self.answer.add_done_callback(self._ended)
 
-    def _append(self, entry: Entry, result: PartitionProduceResponse) -> None:
-        # The transaction may have ended meanwhile, or the topic have been deleted.
-        fill(result, self._produce.append_late(entry))
+    def _room(self, entry: Entry, result: PartitionProduceResponse) -> None:
+        fill(result, self._append(entry))
         self._one_done()
 
-    def _give_up(self, entry: Entry, result: PartitionProduceResponse) -> None:
+    def _given_up(self, entry: Entry, result: PartitionProduceResponse) -> None:
         partition = entry.partition
         limit = partition.topic.config.backlog_bytes
         text = f"{partition.name}: consumers are {limit} bytes behind (millstream.backlog.bytes); try again"
@@ -60,11 +71,11 @@ class Parked:
         self._left -= 1
         if self._left or self.answer.done():
             return
-        if self._produce.acks == 0:
+        if self._acks == 0:
             # An error is only counted: closing the connection would not tell the client more.
             self.answer.set_result(None)
         else:
-            synced = self._produce.when_synced(self._response)
+            synced = self._when_synced(self._response)
             if isinstance(synced, asyncio.Future):
                 synced.add_done_callback(self._synced)
             else:
@@ -78,4 +89,4 @@ class Parked:
         # The connection is closed: its client sends again, and this would come twice.
         if source.cancelled():
             for item in self._items:
-                self._produce.broker.parking.forget(item)
+                self._parking.forget(item)

@@ -9,6 +9,7 @@ request so; its bytes are charged to the budget.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,13 @@ from millstream.protocol.messages.produce import (
 from millstream.protocol.wire import ProtocolError
 
 if TYPE_CHECKING:
-    from millstream.broker.apis.a00_produce import Produce
-    from millstream.broker.produce_checks import Entry
+    from millstream.broker.broker import Broker
+    from millstream.broker.produce_checks import Context, Entry
     from millstream.log import Partition
 
 Answer = ProduceResponse | asyncio.Future[ProduceResponse] | asyncio.Future[ProduceResponse | None] | None
+Append = Callable[[ProduceRequest, list["Prepared | LogError"]], Answer]
+"""Takes a request of batches that were checked, or of what is wrong with them, one for each of its topics."""
 
 
 class Postponed:
@@ -58,10 +61,10 @@ class Postponed:
         self._unsynced.update(dict.fromkeys(unsynced))
         self._size += len(entry.part.records)
 
-    def start(self, produce: Produce, first: Answer) -> asyncio.Task[ProduceResponse | None]:
-        """The answer to the request: `first` is the one without these batches."""
-        broker = produce.broker
-        go_on = produce.connection.hold()
+    def start(self, context: Context, first: Answer, append: Append) -> asyncio.Task[ProduceResponse | None]:
+        """The answer to the request: `first` is the one without these batches, `append` is what takes them."""
+        broker = context.broker
+        go_on = context.connection.hold()
         broker.charge(self._size)
 
         def ended(task: asyncio.Task[ProduceResponse | None]) -> None:
@@ -78,7 +81,7 @@ class Postponed:
             else:
                 if self._unsynced:
                     failpoints.reach(failpoints.ADDED_SYNCED)
-                appended = self._append(produce, await self._checked(produce))
+                appended = self._append(context, append, await self._checked(broker))
                 go_on()
                 self._take(await appended if isinstance(appended, asyncio.Future) else appended, first)
             return await first if isinstance(first, asyncio.Future) else first
@@ -87,10 +90,9 @@ class Postponed:
         task.add_done_callback(ended)
         return task
 
-    async def _checked(self, produce: Produce) -> list[Prepared | LogError]:
+    async def _checked(self, broker: Broker) -> list[Prepared | LogError]:
         """Each of the batches, checked on a thread, or what is wrong with it."""
         found: list[Prepared | LogError] = []
-        broker = produce.broker
         for topic, partition in zip(self._topics, self._partitions, strict=True):
             [part] = topic.partition_data
             check = partial(prepare, part.records, partition.topic.config, broker.now_ms(), partition.name)
@@ -100,14 +102,14 @@ class Postponed:
                 found.append(error)
         return found
 
-    def _append(self, produce: Produce, prepared: list[Prepared | LogError]) -> Answer:
-        came = produce.request
+    def _append(self, context: Context, append: Append, prepared: list[Prepared | LogError]) -> Answer:
+        came = context.request
         request = ProduceRequest(came.transactional_id, came.acks, came.timeout_ms, self._topics)
         try:
-            return produce.again(request, prepared)
+            return append(request, prepared)
         except ProtocolError as error:
             # Without acknowledgement: as an error that is found at once.
-            produce.connection.close(str(error))
+            context.connection.close(str(error))
             return None
 
     def _take(self, appended: ProduceResponse | None, first: Answer) -> None:

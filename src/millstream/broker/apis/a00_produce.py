@@ -29,8 +29,9 @@ from millstream.broker.parked import Parked
 from millstream.broker.postponed import Answer, Postponed
 from millstream.broker.produce_checks import (
     CHECKS,
+    TOPIC_IDS,
+    Context,
     Entry,
-    begins_transaction,
     compressed,
     note,
     one_batch,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from millstream.broker.connection import Connection
     from millstream.log import Partition
 
-TOPIC_IDS: Final = 13
 # Errors of an append that Kafka answers without the start of the log (ReplicaManager.appendToLocalLog).
 WITHOUT_START: Final = {
     errors.CORRUPT_MESSAGE,
@@ -75,8 +75,8 @@ def handle(broker: Broker, connection: Connection, request: ProduceRequest, vers
     return produce.run(counted=broker.quotas.active)
 
 
-class Produce:
-    """One request. `prepared`: its batches where they were checked before, one for each of its topics."""
+class Produce(Context):
+    """One request while it is carried out. `prepared`: its batches where they were checked before, one for each topic."""
 
     def __init__(
         self,
@@ -86,20 +86,9 @@ class Produce:
         version: int,
         prepared: Sequence[Prepared | LogError] = (),
     ) -> None:
-        self.broker = broker
-        self.connection = connection
-        self.request = request
-        self.version = version
-        self.acks = request.acks
-        self.transactional_id = request.transactional_id
-        self.missing = errors.UNKNOWN_TOPIC_ID if version >= TOPIC_IDS else errors.UNKNOWN_TOPIC_OR_PARTITION
-        self.inside = _transactional(request)
-        self.forbidden = self.inside and (
-            request.transactional_id is None
-            or not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
-        )
-        self.blocked: list[tuple[Entry, PartitionProduceResponse]] = []
+        super().__init__(broker, connection, request, version)
         self._prepared = prepared
+        self._blocked: list[tuple[Entry, PartitionProduceResponse]] = []
         self._postponed = Postponed()
         self._unsynced: list[Partition] = []
         self._now = broker.now_ms()
@@ -131,21 +120,21 @@ class Produce:
         if throttle:
             self.connection.mute(throttle / 1000)
         answer: Answer
-        if self.blocked:
-            answer = Parked(self, response).answer
+        if self._blocked:
+            answer = Parked(self, response, self._blocked, self._append_late, self._when_synced).answer
         elif self.acks == 0:
             if failed:
                 raise ProtocolError(f"a produce request without acknowledgement failed: {errors.name(failed)}")
             answer = None
         else:
-            answer = self.when_synced(response)
-        return self._postponed.start(self, answer) if self._postponed else answer
+            answer = self._when_synced(response)
+        return self._postponed.start(self, answer, self._again) if self._postponed else answer
 
-    def again(self, rest: ProduceRequest, prepared: Sequence[Prepared | LogError]) -> Answer:
+    def _again(self, rest: ProduceRequest, prepared: list[Prepared | LogError]) -> Answer:
         """Append what was postponed."""
         return Produce(self.broker, self.connection, rest, self.version, prepared).run(counted=False)
 
-    def when_synced(self, response: ProduceResponse) -> ProduceResponse | asyncio.Future[ProduceResponse]:
+    def _when_synced(self, response: ProduceResponse) -> ProduceResponse | asyncio.Future[ProduceResponse]:
         """The answer, when what was appended is as safe as its topics want it."""
         return self.broker.flusher.answer(self._unsynced, response, _not_flushed)
 
@@ -199,15 +188,15 @@ class Produce:
             result = PartitionProduceResponse(entry.part.index, error_code=0, base_offset=-1)
             # A copy, because the request's own bytes are read over.
             copied = PartitionProduceData(entry.part.index, memoryview(bytearray(entry.part.records)))
-            self.blocked.append((Entry(entry.topic, False, copied, prepared.copy()), result))
+            self._blocked.append((Entry(entry.topic, False, copied, prepared.copy()), result))
             return result
         self._throttle = max(self._throttle, verdict.throttle_ms)
         topic.overload.throttled_requests += verdict.throttle_ms > 0
         topic.overload.throttled_ms += verdict.throttle_ms
         return self._append(entry, prepared)
 
-    def append_late(self, entry: Entry) -> PartitionProduceResponse:
-        """Append what waited for consumers."""
+    def _append_late(self, entry: Entry) -> PartitionProduceResponse:
+        """Append what waited for consumers: the transaction may have ended meanwhile."""
         assert entry.prepared is not None
         self._now = self.broker.now_ms()
         return transaction_refused(self, entry) or self._append(entry, entry.prepared)
@@ -234,16 +223,6 @@ class Produce:
             log_append_time_ms=appended.log_append_time,
             log_start_offset=appended.log_start_offset,
         )
-
-
-def _transactional(request: ProduceRequest) -> bool:
-    """Whether a partition's first batch is in a transaction; the request must name it (RequestUtils.hasTransactionalRecords)."""
-    for topic in request.topic_data:
-        for part in topic.partition_data:
-            begins = begins_transaction(part.records)
-            if begins is not False:
-                return bool(begins)
-    return False
 
 
 def _not_flushed(response: ProduceResponse, failed: dict[Partition, str]) -> ProduceResponse:
