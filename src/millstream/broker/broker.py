@@ -69,8 +69,8 @@ class Broker(Core):
         self.fetch_sessions = FetchSessions()
         self.archives = Archives(loop, log)
         self.groups = GroupCoordinator(self)
-        self.transactions = TransactionCoordinator(self, self.groups)
-        self.parking = Parking(loop, self.groups)
+        self.transactions = TransactionCoordinator(self, self.groups.commits)
+        self.parking = Parking(loop, self.groups.directory)
         self._budget = settings.integer("queued.max.request.bytes")
         self._ids: dict[bytes, Topic] = {}
 
@@ -120,7 +120,7 @@ class Broker(Core):
         self.log.delete(topic.name)
         self.topics_version += 1
         logger.info("topic %s deleted", topic.name)
-        self.groups.topic_deleted(topic.name)
+        self.groups.commits.topic_deleted(topic.name)
         self.transactions.topic_deleted(topic.name)
         for partition, listeners in watching:  # long polls find out that it is gone
             for listener in listeners:
