@@ -104,7 +104,7 @@ class Capture:
             self._prepare(replication)
             if self._stop.is_set():
                 return
-            replication.start(self._slot, self._slot)
+            replication.start(self._slot, self._slot, self._state.confirmed)
             self._replication = replication
             self._loop(replication, ready)
         except MillstreamError:
@@ -296,6 +296,7 @@ class Capture:
         """Wait until everything sent is stored, remember that, and let the source forget it."""
         self._settled = time.monotonic()
         received = self._received
+        reach(failpoints.FLUSHING)
         if not self._sink.flush(self.alive):
             return
         reach(failpoints.STORED)

@@ -43,10 +43,14 @@ class Replication:
             raise self._failed("IDENTIFY_SYSTEM")
         return (result.get_value(0, 0) or b"").decode()
 
-    def start(self, slot: str, publication: str) -> None:
-        """Begin to receive, from the position that the slot has confirmed. Raises MillstreamError when it is refused."""
+    def start(self, slot: str, publication: str, lsn: int) -> None:
+        """Begin to receive the transactions that were committed after `lsn`. Raises MillstreamError when it is refused.
+
+        The slot may be behind `lsn`: PostgreSQL saves its position at checkpoints, so a crash of the source sets it back.
+        """
         quoted = publication.replace("'", "''")
-        command = f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names '\"{quoted}\"')"
+        at = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+        command = f"START_REPLICATION SLOT {slot} LOGICAL {at} (proto_version '1', publication_names '\"{quoted}\"')"
         result = self._pg.exec_(command.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self._failed("START_REPLICATION")
