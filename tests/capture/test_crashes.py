@@ -78,6 +78,7 @@ def folds(source: Source) -> None:
         assert capture.stop() == 0
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", failpoints.ALL)
 def test_two_kills_and_a_crash_of_the_source_between_them(source: Source, fragile: Server, first: str) -> None:
     state = source.folder / "state" / f"{source.app}-ops.json"
