@@ -76,6 +76,15 @@ class Source:
         """The name of the slot and publication."""
         return slot_name(self.app, "ops")
 
+    def slot_exists(self) -> bool:
+        """Whether the capture has made its slot."""
+        query = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s"
+        return self.sql.execute(query, [self.slot()]).fetchone() is not None
+
+    def connect(self) -> None:
+        """Connect again, after the server was restarted."""
+        self.sql = connect(self.conninfo, autocommit=True)
+
     def confirmed(self) -> int:
         """How far the slot is."""
         row = self.sql.execute(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from millstream.capture import failpoints
-from millstream.postgresql.connect import connect
 from millstream.postgresql.server import Server
 from millstream.settings import Kafka
 from tests import servers
@@ -46,7 +45,7 @@ def restart(source: Source, server: Server) -> None:
     """Crash the source and connect again."""
     source.sql.close()
     crash(server)
-    source.sql = connect(source.conninfo, autocommit=True)
+    source.connect()
 
 
 def write(source: Source, turn: int) -> None:
