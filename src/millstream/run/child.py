@@ -34,7 +34,7 @@ Ready = Callable[[dict[str, object]], None]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the part that the arguments name until it is asked to end; return the exit code."""
     options = _parser().parse_args(arguments)
-    return work(lambda ready, stop: _run(options, Settings.load(), ready, stop))
+    return work(lambda ready, stop: _run(options, Settings.inherited(), ready, stop))
 
 
 def work(part: Callable[[Ready, threading.Event], None], *, ends: bool = False) -> int:

@@ -19,7 +19,7 @@ def main() -> int:
     options = parser.parse_args()
 
     def serve(ready: Ready, stop: threading.Event) -> None:
-        settings = Settings.load()
+        settings = Settings.inherited()
         if settings.kafka is None:
             raise MillstreamError("no log is known: give its address in MILLSTREAM_KAFKA.")
         run(
