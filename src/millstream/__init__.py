@@ -34,7 +34,14 @@ def __getattr__(name: str) -> object:
     if name == "testing":
         return import_module("millstream.testing")
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        try:
+            return getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            from millstream.settings.extras import missing
+
+            if said := missing(error, f"ms.{name}"):
+                raise said from error
+            raise
     raise AttributeError(f"module 'millstream' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millstream.cli.common import Common, command
+from millstream.settings.extras import need
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +39,7 @@ def plan(at: Common, file: File) -> None:
     """
     from rich.console import Console
 
+    need("postgresql", by="`millstream plan`")
     from millstream.app import load
     from millstream.run.compare import compare
     from millstream.run.plan import plan as make

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli.common import Common, command
+from millstream.settings.extras import need
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +40,7 @@ def run(at: Common, file: File, listen: Listen = None, page: Page = None, open_:
     """
     from rich.console import Console
 
+    need("postgresql", by="`millstream run`")
     from millstream.app import load
     from millstream.run.progress import Progress
     from millstream.run.supervisor import Supervisor
