@@ -34,14 +34,7 @@ def __getattr__(name: str) -> object:
     if name == "testing":
         return import_module("millstream.testing")
     if name in _HOME:
-        try:
-            return getattr(import_module(_HOME[name]), name)
-        except ModuleNotFoundError as error:
-            from millstream.settings.extras import missing
-
-            if said := missing(error, f"ms.{name}"):
-                raise said from error
-            raise
+        return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'millstream' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 

@@ -74,5 +74,8 @@ def test_a_failed_import_is_explained(without):
     )
     assert extras.missing(ModuleNotFoundError("no", name="pyspark_extension"), "flights.py") is None
     assert extras.missing(ModuleNotFoundError("no", name="shop"), "flights.py") is None
+    without("pyspark", "psycopg")
+    both = extras.missing(ModuleNotFoundError("no", name="pyspark"), "flights.py line 5", "postgresql")
+    assert str(both).endswith("pip install 'millstream[spark,postgresql]'")
     without()
     assert extras.missing(ModuleNotFoundError("no", name="pyspark.sql.nothing"), "flights.py") is None

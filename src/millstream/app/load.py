@@ -77,7 +77,8 @@ def _import(place: str) -> ModuleType:
 
 
 def _failure(place: str, error: BaseException, path: Path | None = None) -> MillstreamError:
-    if isinstance(error, ImportError) and (said := missing(error, f"{place}{_line(error, path)}")):
+    # Whatever an application does on Spark, what runs it needs PostgreSQL's client too.
+    if isinstance(error, ImportError) and (said := missing(error, f"{place}{_line(error, path)}", "postgresql")):
         return said
     return MillstreamError(f"{place}{_line(error, path)} failed: {type(error).__name__}: {error}")
 

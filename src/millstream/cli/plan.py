@@ -39,12 +39,13 @@ def plan(at: Common, file: File) -> None:
     """
     from rich.console import Console
 
-    need("postgresql", by="`millstream plan`")
     from millstream.app import load
+
+    app = load(file)
+    need("postgresql", by="`millstream plan`")
     from millstream.run.compare import compare
     from millstream.run.plan import plan as make
 
-    app = load(file)
     planned = make(app, at.settings, file=file)
     compared = compare(planned, at.settings)
     if at.json:

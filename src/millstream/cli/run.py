@@ -40,12 +40,13 @@ def run(at: Common, file: File, listen: Listen = None, page: Page = None, open_:
     """
     from rich.console import Console
 
-    need("postgresql", by="`millstream run`")
     from millstream.app import load
+
+    app = load(file)
+    need("postgresql", by="`millstream run`")
     from millstream.run.progress import Progress
     from millstream.run.supervisor import Supervisor
 
-    app = load(file)
     console = Console(stderr=at.json)
     listens = {name: address for name, address in (("broker", listen), ("console", page)) if address}
     with Progress(console, silent=at.json) as progress:

@@ -30,20 +30,22 @@ def need(*extras: str, by: str) -> None:
 
     by: who needs them, as the message names it: "`millstream views`".
     """
-    found = {extra: [p for m, p in EXTRAS[extra].items() if m not in _OPTIONAL and not _there(m)] for extra in extras}
-    if any(found.values()):
-        raise MillstreamError(
-            _sentence(by, [p for some in found.values() for p in some], [e for e in found if found[e]])
-        )
+    found = {extra: packages for extra in extras if (packages := _lacking(extra))}
+    if found:
+        raise MillstreamError(_sentence(by, [package for packages in found.values() for package in packages], [*found]))
 
 
-def missing(error: ImportError, by: str) -> MillstreamError | None:
-    """Return what to say of a failed import when the module belongs to an extra, else None."""
+def missing(error: ImportError, by: str, *also: str) -> MillstreamError | None:
+    """Return what to say of a failed import when the module belongs to an extra, else None.
+
+    also: extras that will be needed next; those that are not there are in the same line to type.
+    """
     name = error.name or ""
     for extra, modules in EXTRAS.items():
         for module, package in modules.items():
             if (name + ".").startswith(module + ".") and not _there(module):
-                return MillstreamError(_sentence(by, [package], [extra]))
+                more = [other for other in also if other != extra and _lacking(other)]
+                return MillstreamError(_sentence(by, [package], [extra, *more]))
     return None
 
 
@@ -55,6 +57,11 @@ def install(*extras: str) -> str:
 def lacking(extra: str) -> list[str]:
     """Return the distributions of an extra that are not installed."""
     return [package for module, package in EXTRAS[extra].items() if not _there(module)]
+
+
+def _lacking(extra: str) -> list[str]:
+    """Those that everybody needs who needs the extra."""
+    return [package for module, package in EXTRAS[extra].items() if module not in _OPTIONAL and not _there(module)]
 
 
 def _sentence(by: str, packages: Sequence[str], extras: Sequence[str]) -> str:
