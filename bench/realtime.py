@@ -30,15 +30,16 @@ from pathlib import Path
 import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from millstream.app.inputs import Topic
+from millstream.app.query import Query
 from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
 from millstream.demo import data
 from millstream.demo.flights import Departure
-from millstream.event import Topic, encode
+from millstream.event import encode
 from millstream.settings import Kafka, Settings
 from millstream.spark import alerts
 from millstream.spark.context import Context
-from millstream.spark.query import Query
 from millstream.spark.session import local_slots, session
 from millstream.spark.tables import TableCopies
 

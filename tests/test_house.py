@@ -12,18 +12,18 @@ ROOMS = [
     *(
         "settings",
         "event",
+        "app",
         "protocol",
         "log",
         "broker",
         "client",
         "monitor",
         "postgresql",
+        "stores",
         "web",
         "direct",
-        "capture",
-        "sourcing",
     ),
-    *("deliver", "spark", "app", "run", "serve", "demo", "cli", "testing"),
+    *("capture", "sourcing", "deliver", "spark", "run", "serve", "demo", "cli", "testing"),
 ]
 ONLY_FOR = {
     "pyspark": {"spark", "testing"},

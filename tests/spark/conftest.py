@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from millstream.capture.table import Table
-from millstream.event import Topic
+from millstream.app.inputs import Table, Topic
+from millstream.app.query import Query
 from millstream.monitor.status import read
 from millstream.postgresql.connect import ensure_database
 from millstream.postgresql.server import Server
 from millstream.settings import Kafka, Settings
-from millstream.spark.query import Query
 from tests.brokers import running_broker, wait_until
 
 START_S = 90.0

@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from millstream.event import Event, Topic
+from millstream.app.inputs import Topic
+from millstream.app.query import Query
+from millstream.event import Event
 from millstream.spark.late import Batch, Record, as_runs, watermark_of
-from millstream.spark.query import Query
 
 
 def test_runs():

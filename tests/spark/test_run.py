@@ -8,13 +8,15 @@ import psycopg
 import pytest
 from pyspark.sql import functions as F
 
-from millstream.capture.table import PostgresTable, Table
-from millstream.client.admin import SCHEMAS, ensure_topics
+from millstream.app.inputs import Table, Topic
+from millstream.app.names import SCHEMAS
+from millstream.app.query import Query
+from millstream.app.sources import PostgresTable
+from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
 from millstream.client.tail import tail
-from millstream.event import Event, Topic, encode
+from millstream.event import Event, encode
 from millstream.monitor.lag import group_lag
-from millstream.spark.query import Query
 from millstream.spark.windows import tumbling
 from tests.brokers import fresh
 

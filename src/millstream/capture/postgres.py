@@ -13,12 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 import psycopg
 from psycopg import sql
 
+from millstream.app.inputs import Table
+from millstream.app.names import SCHEMAS
+from millstream.app.sources import PostgresTable
 from millstream.capture import failpoints, slot
 from millstream.capture.catalog import OPTIONS, SourceTable, describe
 from millstream.capture.changes import Changes
@@ -30,8 +33,6 @@ from millstream.capture.replication import DATA, KEEPALIVE, Replication, data_he
 from millstream.capture.sink import Sink
 from millstream.capture.snapshot import Unseen
 from millstream.capture.state import StateFile, TableState
-from millstream.capture.table import Table
-from millstream.client.admin import SCHEMAS
 from millstream.postgresql.connect import Connection, connect, explain
 from millstream.settings import MillstreamError
 
@@ -123,7 +124,8 @@ class Capture:
         connection = self._connection
         slot.check_source(connection, self._conninfo, self._slot)
         for topic, table in self._wanted.items():
-            self._tables[topic] = describe(connection, table.source.schema, table.source.table)
+            source = cast(PostgresTable, table.source)
+            self._tables[topic] = describe(connection, source.schema, source.table)
         identities = self._sink.prepare(list(self._wanted))
         self._state = self._file.load()
         system = replication.system()

@@ -12,7 +12,8 @@ from typing import Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from millstream.client.admin import SCHEMAS, end_offsets, ensure_topics
+from millstream.app.names import SCHEMAS
+from millstream.client.admin import end_offsets, ensure_topics
 from millstream.client.connect import config
 from millstream.client.producer import producer
 from millstream.settings import Kafka, MillstreamError
