@@ -1,8 +1,8 @@
 """Connections with bounds: a time for a request's head, a time for taking the answer, and a number in all.
 
-Everybody on this machine has the same address, so there is no bound per peer: when there are too many, the connection goes that has
-had no request under way for the longest time. A request that is sent whole is answered within milliseconds and is never that one,
-so connections that are opened and left half-sent harm only each other.
+Everybody on this machine has the same address, so there is no bound per peer: when there are too many, the connection goes that
+has had no request under way for the longest time. A request that is sent whole is answered within milliseconds and is never that
+one, so connections that are opened and left half-sent harm only each other.
 """
 
 from __future__ import annotations
