@@ -33,7 +33,7 @@ SELECT a.attname, a.atttypid, a.atttypmod, NOT a.attnotnull, a.attgenerated, a.a
 FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _KEY = """
-SELECT a.attname FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, position), pg_attribute a
+SELECT a.attname, a.attnum FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, position), pg_attribute a
 WHERE i.indrelid = %s AND i.indisprimary AND i.indimmediate AND k.position <= i.indnkeyatts
   AND a.attrelid = i.indrelid AND a.attnum = k.attnum ORDER BY k.position
 """
@@ -51,6 +51,10 @@ WITH RECURSIVE resolved AS (
 SELECT asked, oid, CASE WHEN typcategory = 'A' AND typlen = -1 THEN typelem ELSE 0 END, typdelim
 FROM resolved WHERE typtype <> 'd'
 """
+
+
+class TableProblem(MillstreamError):
+    """A table that cannot be captured as it is. It says what to type; the other tables have nothing to do with it."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class SourceTable:
 def describe(connection: Connection, schema: str, name: str) -> SourceTable:
     """Return the table `schema`.`name`.
 
-    Raises MillstreamError when it does not exist, may not be read, or cannot be captured: no table, unlogged, no (immediate)
+    Raises TableProblem when it does not exist, may not be read, or cannot be captured: no table, unlogged, no (immediate)
     primary key, or a replica identity that does not contain it.
     """
     full = f"{schema}.{name}"
@@ -105,26 +109,26 @@ def describe(connection: Connection, schema: str, name: str) -> SourceTable:
             [name],
         ).fetchall()
         hint = f" There is {', '.join(r[0] for r in near)}." if near else ""
-        raise MillstreamError(f"the database {database!r} has no table {full}.{hint}")
+        raise TableProblem(f"the database {database!r} has no table {full}.{hint}")
     oid, kind, persistence, identity, tuples, readable = row
     if kind not in ("r", "p"):
-        raise MillstreamError(f"{full} in {database!r} is no table; only tables have changes to capture.")
+        raise TableProblem(f"{full} in {database!r} is no table; only tables have changes to capture.")
     if persistence != "p":
-        raise MillstreamError(
+        raise TableProblem(
             f"{full} is unlogged or temporary: its changes are in no log. ALTER TABLE {full} SET LOGGED;"
         )
     if not readable:
-        raise MillstreamError(
+        raise TableProblem(
             f"the role {connection.info.user!r} may not read {full}: GRANT SELECT ON {full} TO {connection.info.user};"
         )
     order = tuple(r[0] for r in connection.execute(_KEY, [oid]).fetchall())
     if not order:
-        raise MillstreamError(
+        raise TableProblem(
             f"{full} has no primary key (or a deferrable one), so its rows have no identity in a topic: ALTER TABLE {full} ADD"
             " PRIMARY KEY (…);"
         )
     if identity not in "df":
-        raise MillstreamError(
+        raise TableProblem(
             f"{full} has replica identity {'NOTHING' if identity == 'n' else 'USING INDEX'}: changes of its rows would come"
             f" without their primary key. ALTER TABLE {full} REPLICA IDENTITY DEFAULT;"
         )
@@ -159,9 +163,9 @@ def columns_of(connection: Connection, relation: int, columns: Sequence[Relation
     )
 
 
-def primary_key(connection: Connection, relation: int) -> tuple[str, ...]:
-    """Return the names of the primary key's columns, empty when there is none (any more)."""
-    return tuple(r[0] for r in connection.execute(_KEY, [relation]).fetchall())
+def primary_key(connection: Connection, relation: int) -> frozenset[int]:
+    """Return the numbers of the primary key's columns, which they keep when renamed; none when there is no key (any more)."""
+    return frozenset(r[1] for r in connection.execute(_KEY, [relation]).fetchall())
 
 
 def column(name: str, kind: Type, modifier: int, *, nullable: bool) -> Column:

@@ -36,9 +36,18 @@ _log = logging.getLogger(__name__)
 
 
 class Schemas(Protocol):
-    """Who is told of a table's columns when they may have changed."""
+    """Takes a table's columns when they may have changed."""
 
     def __call__(self, topic: str, columns: tuple[Column, ...], key: tuple[str, ...]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured table. numbers: its columns' places by name, by the names of today and by those that the state knows."""
+
+    topic: str
+    table: SourceTable
+    numbers: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class _Bound:
 class Changes:
     """Sends the changes of the source's log to the topics, in their order. One transaction at a time, as the log has them.
 
-    tables: the captured tables by their object id, with their topics; it may be replaced between messages.
+    stop: takes the topic of a table whose changes cannot be captured, and why; its changes are left out from there on.
     waiting: called during long work; False means that the capture is to stop.
     """
 
@@ -62,9 +71,11 @@ class Changes:
         sink: Sink,
         unseen: Unseen,
         schemas: Schemas,
+        stop: Callable[[str, str], None],
         waiting: Callable[[], bool],
     ) -> None:
-        self.tables: Mapping[int, tuple[str, SourceTable]] = {}
+        self._tables: Mapping[int, Captured] = {}
+        self._relations: dict[int, Relation] = {}
         self.count = 0
         self.in_transaction = False
         self._app = app
@@ -73,11 +84,18 @@ class Changes:
         self._sink = sink
         self._unseen = unseen
         self._schemas = schemas
+        self._stop = stop
         self._waiting = waiting
         self._bound: dict[int, _Bound] = {}
         self._xid = 0
         self._at_ms = 0
         self._told: set[str] = set()
+
+    def capture(self, tables: Mapping[int, Captured]) -> None:
+        """Capture the changes of these tables, by their object id, from the next message on."""
+        self._tables = tables
+        for relation in [r for r in self._relations.values() if r.id in tables and r.id not in self._bound]:
+            self._relation(relation)  # the source does not say it again
 
     def handle(self, message: Message, lsn: int) -> None:
         """Send what `message` means; `lsn` is its position."""
@@ -103,21 +121,29 @@ class Changes:
                     self._truncate(bound, lsn)
 
     def _relation(self, message: Relation) -> None:
-        if message.id not in self.tables:
+        self._relations[message.id] = message
+        if message.id not in self._tables:
             self._bound.pop(message.id, None)  # of a table that the application no longer has
             return
-        topic, table = self.tables[message.id]
+        captured = self._tables[message.id]
+        topic, table = captured.topic, captured.table
         columns = columns_of(self._connection, message.id, message.columns)
         if message.identity == "d":
             key = tuple(c.name for c in message.columns if c.key)
         else:
+            # The names are those of the moment of the change; the catalogue has those of today, and the numbers stay.
             now = primary_key(self._connection, message.id)
-            key = tuple(c.name for c in message.columns if c.name in now)
+            key = tuple(c.name for c in message.columns if captured.numbers.get(c.name) in now)
+            key = key if len(key) == len(now) else ()
         if not key or message.identity not in "df":
-            raise MillstreamError(
-                f"{table.full_name} has lost its primary key or has another replica identity: its changes can no longer be told"
-                f" apart. Give it one: ALTER TABLE {table.full_name} ADD PRIMARY KEY (…); or REPLICA IDENTITY DEFAULT;"
+            self._bound.pop(message.id, None)
+            del self._relations[message.id]
+            self._stop(
+                topic,
+                f"{table.full_name} has had changes without a primary key or with another replica identity, which cannot be"
+                f" told apart: ALTER TABLE {table.full_name} ADD PRIMARY KEY (…); or REPLICA IDENTITY DEFAULT;",
             )
+            return
         envelope = Envelope(self._app, self._database, message.schema, message.table, columns, key)
         self._bound[message.id] = _Bound(topic, table, envelope)
         self._schemas(topic, columns, key)
@@ -213,6 +239,11 @@ class Changes:
                 values = read_row(self._connection, bound.table, names, key)
             except psycopg.errors.UndefinedColumn:  # dropped since, which the log will tell
                 values = [None] * len(names)
+            except psycopg.errors.UndefinedTable:
+                values = None
+            except psycopg.errors.InsufficientPrivilege as error:
+                self._stop(bound.topic, f"{bound.table.full_name} cannot be read: {error.diag.message_primary}")
+                values = None
         if values is None:
             return False
         for i, value in zip(missing, values, strict=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import psycopg
 
 from millstream.capture import failpoints
-from millstream.capture.catalog import SourceTable, describe
+from millstream.capture.catalog import SourceTable, TableProblem, describe
 from millstream.capture.envelope import Envelope
 from millstream.capture.failpoints import reach
 from millstream.capture.sink import Sink
@@ -18,6 +18,8 @@ from millstream.capture.snapshot import ChunkReader, Unseen, snapshot
 from millstream.capture.state import TableState
 from millstream.postgresql.connect import Connection
 from millstream.settings import MillstreamError
+
+LOCK_S = 2.0  # how long a chunk waits for a locked table before the log and the other tables have their turn
 
 _log = logging.getLogger(__name__)
 
@@ -65,11 +67,12 @@ class Copier:
     def copy_chunk(self, topic: str, table: SourceTable, state: TableState) -> int | None:
         """Copy the next chunk of a table. When that was the last one, return the log's position at which it was read.
 
-        The state is saved when the log has the rows, so a crash repeats a chunk rather than losing one.
+        The state is saved when the log has the rows, so a crash repeats a chunk rather than losing one. Raises TableProblem
+        when the table cannot be captured.
         """
         copy = self._open(topic, table, state)
         try:
-            with snapshot(self._connection, self._unseen, self._waiting) as moment:
+            with snapshot(self._connection, self._unseen, self._waiting, LOCK_S) as moment:
                 # As it is in this snapshot: columns may have come or gone since the chunk before.
                 table = describe(self._connection, table.schema, table.name)
                 if table.signature() != copy.table.signature() or table.key != copy.table.key:
@@ -82,9 +85,12 @@ class Copier:
                     row = envelope.convert(values)
                     send(topic, envelope.key(row), envelope.copied(row, moment.at_ms, moment.lsn, now_ms))
                     state.rows += 1
-        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable):
-            self._current = None  # changed between the look and the reading: look again
+        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable, psycopg.errors.LockNotAvailable):
+            self._current = None  # changed between the look and the reading, or locked: look again
             return None
+        except psycopg.errors.InsufficientPrivilege as error:
+            self._current = None
+            raise TableProblem(f"{table.full_name} cannot be read: {error.diag.message_primary}") from error
         reach(failpoints.CHUNK_SENT)
         if not self._sink.flush(self._waiting):
             state.rows = before

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 
 from millstream.client.admin import LATEST, SCHEMAS, end_offsets, ensure_topics, offsets
 from millstream.client.connect import TIMEOUT_S, admin, config, result

@@ -81,11 +81,18 @@ class Moment:
 
 
 @contextmanager
-def snapshot(connection: Connection, unseen: Unseen, waiting: Callable[[], object]) -> Iterator[Moment]:
-    """A read-only transaction at a snapshot that sees all that was received. `waiting` is called while there is none yet."""
+def snapshot(
+    connection: Connection, unseen: Unseen, waiting: Callable[[], object], lock_timeout_s: float = 0
+) -> Iterator[Moment]:
+    """A read-only transaction at a snapshot that sees all that was received. `waiting` is called while there is none yet.
+
+    lock_timeout_s: how long a locked table is waited for, 0 for as long as it takes.
+    """
     deadline = time.monotonic() + VISIBLE_S
     while True:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if lock_timeout_s:
+            connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(int(lock_timeout_s * 1000)))
         try:
             row: TupleRow | None = connection.execute(
                 "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn() - '0/0'::pg_lsn,"
