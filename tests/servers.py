@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from millstream.capture.table import Table
+from millstream.app.inputs import Table
 from millstream.client.admin import end_offsets
 from millstream.settings import Kafka
 
@@ -22,8 +22,9 @@ CAPTURE = """
 import json, logging, signal, sys, threading, time
 from pathlib import Path
 from millstream import capture
+from millstream.app.inputs import Table
+from millstream.app.sources import PostgresTable
 from millstream.settings.failpoints import tripped
-from millstream.capture.table import PostgresTable, Table
 from millstream.settings import Kafka
 logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
 facts = json.loads(sys.argv[1])

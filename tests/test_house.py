@@ -12,18 +12,18 @@ ROOMS = [
     *(
         "settings",
         "event",
+        "app",
         "protocol",
         "log",
         "broker",
         "client",
         "monitor",
         "postgresql",
+        "stores",
         "web",
         "direct",
-        "capture",
-        "sourcing",
     ),
-    *("deliver", "spark", "app", "run", "serve", "demo", "cli", "testing"),
+    *("capture", "sourcing", "deliver", "spark", "run", "serve", "demo", "cli", "testing"),
 ]
 ONLY_FOR = {
     "pyspark": {"spark", "testing"},
@@ -115,6 +115,22 @@ def test_nothing_imports_in_circles_not_even_for_types():
     reach = {module: reached(module) for module in files}
     circles = {frozenset(other for other in reach[m] if m in reach[other]) for m in files if m in reach[m]}
     assert circles == CIRCLES, "\n".join(f"a circle: {sorted(circle)}" for circle in circles - CIRCLES)
+
+
+def test_batch_headers_are_read_by_name():
+    """A raw header is indexed by the names of log/head.py: no `head[5]`."""
+    wrong = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node)}"
+        for room in ("protocol", "log", "broker")
+        for path in (SOURCE / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("head", "header", "said", "came")
+        and isinstance(node.slice, ast.Constant)
+        and isinstance(node.slice.value, int)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(

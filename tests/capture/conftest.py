@@ -15,8 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from millstream.app.inputs import Table
+from millstream.app.sources import PostgresTable
 from millstream.capture.slot import slot_name
-from millstream.capture.table import PostgresTable, Table
 from millstream.postgresql.connect import connect
 from millstream.postgresql.server import Server
 from millstream.settings import Kafka

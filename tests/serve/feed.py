@@ -20,7 +20,7 @@ from pathlib import Path
 import psycopg
 
 import millstream as ms
-from millstream.capture.table import postgres
+from millstream.app.sources import postgres
 from millstream.client.admin import end_offsets, ensure_topics
 from millstream.client.groups import commit
 from millstream.client.producer import producer

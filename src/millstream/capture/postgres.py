@@ -19,6 +19,8 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from millstream.app.inputs import Table
+from millstream.app.names import SCHEMAS
 from millstream.capture import failpoints, slot
 from millstream.capture.catalog import OPTIONS, TableProblem
 from millstream.capture.changes import Changes
@@ -30,9 +32,7 @@ from millstream.capture.replication import DATA, KEEPALIVE, Replication, data_he
 from millstream.capture.sink import Sink
 from millstream.capture.snapshot import Unseen
 from millstream.capture.state import StateFile
-from millstream.capture.table import Table
 from millstream.capture.tables import Tables, announce
-from millstream.client.admin import SCHEMAS
 from millstream.postgresql.connect import connect, explain
 from millstream.settings import MillstreamError
 

@@ -17,7 +17,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
 )
 
-from millstream.client.admin import LATEST, SCHEMAS, end_offsets, ensure_topics, offsets
+from millstream.app.names import SCHEMAS
+from millstream.client.admin import LATEST, end_offsets, ensure_topics, offsets
 from millstream.client.connect import TIMEOUT_S, admin, config, result
 from millstream.client.producer import producer
 from millstream.settings import Kafka, MillstreamError

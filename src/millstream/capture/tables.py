@@ -1,4 +1,4 @@
-"""The captured tables of one database: which are copied, which wait, and which stand still, why, and since when again not.
+"""The captured tables of one database: which are copied, which wait, and and which stand still, and why.
 
 A table that cannot be captured as it is (no primary key, dropped, unreadable) stands still alone. It is taken out of the
 publication, is looked at again every few seconds, and is published and copied when it is mended.
@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import cast
 
 from psycopg import sql
 
+from millstream.app.inputs import Table
+from millstream.app.sources import PostgresTable
 from millstream.capture import slot
 from millstream.capture.catalog import SourceTable, TableProblem, describe
 from millstream.capture.changes import Captured, Schemas
 from millstream.capture.sink import Sink
 from millstream.capture.state import State, TableState
-from millstream.capture.table import Table
 from millstream.postgresql.connect import Connection
 from millstream.settings import MillstreamError
 
@@ -57,7 +59,7 @@ class Tables:
         self._identities = self._sink.prepare(list(self._wanted))
         for topic, table in self._wanted.items():
             try:
-                self.found[topic] = describe(self._connection, table.source.schema, table.source.table)
+                self.found[topic] = self._describe(table)
             except TableProblem as problem:
                 if not self._state.confirmed and len(self._wanted) == 1 + len(self.stopped):
                     raise
@@ -66,6 +68,10 @@ class Tables:
             del self._state.tables[topic]
         for topic, found in self.found.items():
             self._compare(topic, found)
+
+    def _describe(self, table: Table) -> SourceTable:
+        source = cast(PostgresTable, table.source)
+        return describe(self._connection, source.schema, source.table)
 
     def _compare(self, topic: str, table: SourceTable) -> None:
         """Find out whether the copy holds: not of a new table, nor when its topic was made anew or has lost messages."""
@@ -175,7 +181,7 @@ class Tables:
         for topic, table in self._wanted.items():
             before = self.found.get(topic)
             try:
-                now = describe(self._connection, table.source.schema, table.source.table)
+                now = self._describe(table)
                 if before is None or before.id != now.id:
                     self._admit(topic, now, waiting)
                     mended.append(topic)

@@ -60,7 +60,7 @@ def run(at: Common, file: File, listen: Listen = None, page: Page = None, open_:
 
 def _announce(at: Common, console: Console, supervisor: Supervisor) -> None:
     """Say where everything is, and which queries Spark refused while the others run."""
-    refused = supervisor.facts("spark").get("failed", {}) if "spark" in supervisor.plan.names else {}
+    refused = supervisor.facts("spark").get("failed", {}) if "spark" in supervisor.graph.names else {}
     refused = refused if isinstance(refused, dict) else {}
     if at.json:
         at.out.line({"kafka": supervisor.kafka.bootstrap, "console": supervisor.console, "refused": refused})

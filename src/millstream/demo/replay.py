@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from millstream.app.process import Ready
 from millstream.client.admin import ensure_topics
 from millstream.client.wait import wait_for_kafka
 from millstream.demo.options import Options, speed, topics
@@ -18,7 +19,7 @@ from millstream.demo.sending import Interrupted, Sending
 from millstream.demo.sequence import Replay
 from millstream.demo.stored import Stored
 from millstream.monitor.status import Reporter
-from millstream.run.child import Ready, work
+from millstream.run.child import work
 from millstream.settings import Kafka, MillstreamError, Settings
 
 __all__ = ["Options", "main", "run", "speed"]

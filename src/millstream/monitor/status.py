@@ -16,7 +16,8 @@ from typing import Any, cast
 import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from millstream.client.admin import STATUS, end_offsets, ensure_topic, start_offsets, topic_names
+from millstream.app.names import STATUS
+from millstream.client.admin import end_offsets, ensure_topic, start_offsets, topic_names
 from millstream.client.connect import config, unreachable
 from millstream.client.producer import producer
 from millstream.client.tail import tail

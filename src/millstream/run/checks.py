@@ -167,7 +167,7 @@ def _log(settings: Settings) -> Iterator[Finding]:
     from millstream.run import runfile
 
     running = runfile.current(settings.data)
-    kafka = settings.kafka or (Kafka(running.kafka) if running and running.kafka else None)
+    kafka = settings.kafka or (Kafka(running.addresses["kafka"]) if running and "kafka" in running.addresses else None)
     if kafka is None:
         yield Finding("log", "ok", "embedded, not running")
         return
@@ -192,8 +192,8 @@ def _postgres(settings: Settings) -> Iterator[Finding]:
         return
     version = said.stdout.strip().replace("postgres (PostgreSQL)", "PostgreSQL")
     running = runfile.current(settings.data)
-    if running and running.postgres:
-        yield _database("postgres", running.postgres, f"embedded {version}, ")
+    if running and "postgres" in running.addresses:
+        yield _database("postgres", running.addresses["postgres"], f"embedded {version}, ")
     else:
         yield Finding("postgres", "ok", f"embedded {version}, not running")
 

@@ -7,7 +7,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from millstream.settings.addresses import Kafka, redact, resolve
@@ -84,6 +84,23 @@ class Settings:
         if self.spark:
             variables["MILLSTREAM_SPARK"] = self.spark
         return variables | {_SOURCE_VARIABLE + name.upper(): address for name, address in self.sources.items()}
+
+    @property
+    def log(self) -> Kafka:
+        """The log's address. Raises MillstreamError where none is known yet: the embedded broker's, before it is ready."""
+        if self.kafka is None:
+            raise MillstreamError("no log is known: give its address (kafka), or let `millstream run` start one.")
+        return self.kafka
+
+    def only(self, parts: frozenset[str]) -> Settings:
+        """Return the settings with just the addresses of `parts`: "kafka", "postgres", "spark", "sources.<name>"."""
+        return replace(
+            self,
+            kafka=self.kafka if "kafka" in parts else None,
+            postgres=self.postgres if "postgres" in parts else "",
+            spark=self.spark if "spark" in parts else "",
+            sources={name: address for name, address in self.sources.items() if f"sources.{name}" in parts},
+        )
 
     def source(self, name: str) -> str:
         """Return the connection string of the source database `name`, or "" when it is embedded."""

@@ -16,9 +16,10 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from millstream.app import App
+from millstream.app.inputs import Topic
 from millstream.client.producer import producer
 from millstream.client.tail import tail
-from millstream.event import Event, Topic, encode
+from millstream.event import Event
 from millstream.monitor import catchup
 from millstream.run.part import Context, Part, Step
 from millstream.run.supervisor import Supervisor
@@ -62,7 +63,7 @@ class Running:
         for event in events:
             count += 1
             key = getattr(event, declared.key) if declared.key and isinstance(event, Event) else None
-            value = encode(event) if isinstance(event, Event) else event
+            value = declared.format.encode(event) if isinstance(event, Event) else event
             client.produce(declared.name, value, None if key is None else str(key).encode(), on_delivery=reported)
             client.poll(0)
         if client.flush(SEND_TIMEOUT_S) or failures:
@@ -74,9 +75,7 @@ class Running:
 
         Raises MillstreamError, naming the queries and what they lack, when nothing moves for `timeout` seconds.
         """
-        queries = {name: [t.name for t in query.topics] for name, query in self.app.queries.items()}
-        candidates = [f"_{self.app.name}.{q.name}" for q in self.app.queries.values() if q.kind == "alert"]
-        wanted = catchup.inputs(self.app.name, queries, self.app.topics)
+        wanted, candidates = catchup.inputs(self.app), catchup.candidates(self.app)
         catchup.wait(self.kafka, self.app.name, wanted, candidates, threading.Event(), patience=timeout)
 
     def view(self, name: str) -> list[dict[str, Any]]:
