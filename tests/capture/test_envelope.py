@@ -13,7 +13,7 @@ from millstream.capture.types import INT4, NUMERIC, Type
 
 COLUMNS = [Column("id", Type(INT4), False), Column('odd "100%"', Type(25)), Column("price", Type(NUMERIC), True, 10, 2)]
 ENVELOPE = Envelope("flights", "ops", "public", 'odd "%d"', COLUMNS, ["id"])
-ORIGIN = Origin(xid=757, at_ms=1000, lsn=42)
+ORIGIN = Origin(xid=757, at_ms=1000, lsn=42, commit_lsn=50, order=3, table_order=2)
 
 
 def test_a_change() -> None:
@@ -31,11 +31,13 @@ def test_a_change() -> None:
             "table": 'odd "%d"',
             "snapshot": "false",
             "ts_ms": 1000,
+            "sequence": '["50","42"]',
             "txId": 757,
             "lsn": 42,
         },
         "op": "c",
         "ts_ms": 2000,
+        "transaction": {"id": "757:50", "total_order": 3, "data_collection_order": 2},
     }
 
 

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -50,6 +51,29 @@ def test_copies_and_then_follows(source: Source) -> None:
         assert found["source"]["table"] == "planes" and found["source"]["schema"] == "public"
         assert found["source"]["snapshot"] == "false" and found["source"]["lsn"] > 0
         assert capture.stop() == 0
+
+
+def test_the_order_over_all_topics_can_be_rebuilt(source: Source) -> None:
+    for name in ("a", "b"):
+        source.sql.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, n int)")  # type: ignore[arg-type]
+    with source.capture("a", "b") as capture, connect(source.conninfo) as one, connect(source.conninfo) as two:
+        capture.wait_ready()
+        one.execute("INSERT INTO a VALUES (1, 1)")  # two transactions whose changes alternate in the source's log
+        two.execute("INSERT INTO a VALUES (2, 2)")
+        one.execute("INSERT INTO b VALUES (1, 3)")
+        two.execute("INSERT INTO b VALUES (2, 4)")
+        two.commit()
+        one.execute("UPDATE a SET n = 5 WHERE id = 1")
+        one.commit()
+        source.settled()
+        found = [v for name in ("a", "b") for _, v, _, _ in source.messages(name)]
+
+        def place(value: dict[str, Any]) -> tuple[int, int]:
+            commit, _ = json.loads(value["source"]["sequence"])
+            return int(commit), value["transaction"]["total_order"]
+
+        assert [v["after"]["n"] for v in sorted(found, key=place)] == [2, 4, 1, 3, 5]
+        assert [v["transaction"]["data_collection_order"] for v in sorted(found, key=place)] == [1, 1, 1, 1, 2]
 
 
 def test_announces_the_columns(source: Source) -> None:

@@ -87,8 +87,9 @@ class Changes:
         self._stop = stop
         self._waiting = waiting
         self._bound: dict[int, _Bound] = {}
-        self._xid = 0
-        self._at_ms = 0
+        self._begin = Begin(0, 0, 0)
+        self._order = 0  # changes of the transaction until now, in all and by topic
+        self._table_orders: dict[str, int] = {}
         self._told: set[str] = set()
 
     def capture(self, tables: Mapping[int, Captured]) -> None:
@@ -107,7 +108,9 @@ class Changes:
         elif kind is Delete:
             self._delete(message, lsn)  # type: ignore[arg-type]
         elif isinstance(message, Begin):
-            self._xid, self._at_ms, self.in_transaction = message.xid, message.commit_ms, True
+            self._begin, self.in_transaction = message, True
+            self._order = 0
+            self._table_orders = {}
             if self._unseen.add(message.xid):
                 with snapshot(self._connection, self._unseen, self._waiting):
                     pass
@@ -194,19 +197,27 @@ class Changes:
         after: dict[str, object] | None,
         lsn: int,
     ) -> None:
-        origin = Origin(self._xid, self._at_ms, lsn)
+        origin = self._origin(bound.topic, lsn)
         self._sink.send(bound.topic, key, bound.envelope.changed(op, before, after, origin, int(time.time() * 1000)))
         self.count += 1
         reach(failpoints.CHANGE_SENT)
+
+    def _origin(self, topic: str, lsn: int) -> Origin:
+        """Number the next change of the transaction. The source gives them in the same order again."""
+        begin = self._begin
+        self._order += 1
+        self._table_orders[topic] = mine = self._table_orders.get(topic, 0) + 1
+        return Origin(begin.xid, begin.commit_ms, lsn, begin.commit_lsn, self._order, mine)
 
     def _truncate(self, bound: _Bound, lsn: int) -> None:
         """Delete every key that the topic holds: a compacted topic takes no message without a key, so none of op t."""
         if not self._sink.flush(self._waiting):
             raise MillstreamError("stopped in the middle of a truncate")
-        origin = Origin(self._xid, self._at_ms, lsn)
         ends = self._sink.ends(bound.topic)
         for key in self._sink.live_keys(bound.topic, ends, self._waiting):
-            self._sink.send(bound.topic, key, bound.envelope.removed(key, origin, int(time.time() * 1000)))
+            self._sink.send(
+                bound.topic, key, bound.envelope.removed(key, self._origin(bound.topic, lsn), int(time.time() * 1000))
+            )
             self._sink.send(bound.topic, key, None)
             self.count += 1
             reach(failpoints.TRUNCATING)

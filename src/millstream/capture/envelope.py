@@ -35,11 +35,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a change comes from: the transaction's id and commit time (epoch ms), and the position in the log."""
+    """Where a change comes from: the transaction's id and commit time (epoch ms), and the position in the log.
+
+    commit_lsn: the position of the transaction's commit; transactions are ordered by it, over all topics.
+    order, table_order: the change's number in its transaction, and among those of its table, from 1.
+    """
 
     xid: int
     at_ms: int
     lsn: int
+    commit_lsn: int = 0
+    order: int = 1
+    table_order: int = 1
 
 
 class Envelope:
@@ -55,11 +62,12 @@ class Envelope:
         self._converters = tuple((i, f) for i, c in enumerate(columns) if (f := c.type.converter()) is not None)
         static = {"connector": "postgresql", "name": app, "db": database, "schema": schema, "table": table}
         source = _encode(static)[:-1]
-        # before, after, commit ms, transaction, lsn, op, ms
+        # before, after, commit ms, commit lsn, lsn, transaction, lsn, op, ms, transaction, commit lsn, its order, the table's
         self._changed = (
             b'{"before":%b,"after":%b,"source":'
             + source.replace(b"%", b"%%")
-            + b',"snapshot":"false","ts_ms":%d,"txId":%d,"lsn":%d},"op":"%b","ts_ms":%d}'
+            + b',"snapshot":"false","ts_ms":%d,"sequence":"[\\"%d\\",\\"%d\\"]","txId":%d,"lsn":%d},"op":"%b","ts_ms":%d'
+            + b',"transaction":{"id":"%d:%d","total_order":%d,"data_collection_order":%d}}'
         )
         self._copied = (
             b'{"before":null,"after":%b,"source":'
@@ -96,19 +104,18 @@ class Envelope:
         now_ms: int,
     ) -> bytes:
         """Return the message of a change (op c, u or d)."""
-        return self._changed % (
-            _NONE if before is None else _encode(before),
-            _NONE if after is None else _encode(after),
-            origin.at_ms,
-            origin.xid,
-            origin.lsn,
-            op,
-            now_ms,
+        return self._message(
+            _NONE if before is None else _encode(before), _NONE if after is None else _encode(after), op, origin, now_ms
         )
 
     def removed(self, key: bytes, origin: Origin, now_ms: int) -> bytes:
         """Return the message of a row of which only the message key is known (op d, by a truncate)."""
-        return self._changed % (key, _NONE, origin.at_ms, origin.xid, origin.lsn, DELETE, now_ms)
+        return self._message(key, _NONE, DELETE, origin, now_ms)
+
+    def _message(self, before: bytes, after: bytes, op: bytes, origin: Origin, now_ms: int) -> bytes:
+        xid, commit, lsn = origin.xid, origin.commit_lsn, origin.lsn
+        order = (xid, commit, origin.order, origin.table_order)
+        return self._changed % (before, after, origin.at_ms, commit, lsn, xid, lsn, op, now_ms, *order)
 
 
 def split_copy_row(line: str) -> Values:

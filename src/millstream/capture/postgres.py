@@ -264,16 +264,16 @@ class Capture:
             return
         reach(failpoints.STORED)
         if received > self._state.confirmed:
-            self._state.confirmed = received
-            self._record()
+            self._record(received)
             reach(failpoints.RECORDED)
             self._speak()
             reach(failpoints.CONFIRMED)
         self._tell()
 
-    def _record(self) -> None:
-        """Save the state, with the ends of the topics that it speaks of. Everything sent must be stored."""
-        for topic, ends in self._sink.stored().items():
+    def _record(self, position: int = 0) -> None:
+        """Save the state, with the position to confirm and the ends of the topics. Everything sent must be stored."""
+        stored = self._sink.stored()  # this may take a while, in which the source hears of the position before
+        for topic, ends in stored.items():
             if (table := self._state.tables.get(topic)) is None:
                 continue
             if lost := table.lost(ends):
@@ -282,6 +282,7 @@ class Capture:
                 table.restart(ends, f"its topic has lost messages: {lost}")
                 _log.error("%s is copied anew: %s", table.relation, table.reason)
             table.ends = ends
+        self._state.confirmed = max(position, self._state.confirmed)
         self._file.save(self._state)
 
     def alive(self) -> bool:
