@@ -71,9 +71,7 @@ def test_a_table_that_breaks_stands_still_alone_until_it_is_mended(two: Source, 
             two.sql.execute("INSERT INTO t VALUES (60, 1)")  # a change without a key, before anybody has looked
         stands_still(two, words)
         if how in ("no key", "identity"):
-            two.sql.execute(
-                "UPDATE t SET n = 5 WHERE id < 10"
-            )  # which PostgreSQL refuses while such a table is published
+            two.sql.execute("UPDATE t SET n = 5 WHERE id < 10")  # refused while such a table is published
             two.sql.execute("DELETE FROM t WHERE id > 40")
         two.sql.execute(mending)  # type: ignore[arg-type]
         servers.wait_for(lambda: two.latest("t") == two.rows("t"), "the table is copied when it is mended")

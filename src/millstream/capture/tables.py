@@ -1,7 +1,7 @@
 """The captured tables of one database: which are copied, which wait, and and which stand still, and why.
 
-A table that cannot be captured as it is (no primary key, dropped, unreadable) stands still alone. It is taken out of the
-publication, is looked at again every few seconds, and is published and copied when it is mended.
+A table that cannot be captured as it is (no primary key, dropped, unreadable) stands still alone. It is no longer
+watched, is looked at again every few seconds, and is watched and copied when it is mended.
 """
 
 from __future__ import annotations
@@ -9,18 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import cast
-
-from psycopg import sql
 
 from millstream.app.inputs import Table
-from millstream.app.sources import PostgresTable
-from millstream.capture import slot
-from millstream.capture.catalog import SourceTable, TableProblem, describe
-from millstream.capture.changes import Captured, Schemas
 from millstream.capture.sink import Sink
+from millstream.capture.source import Source, SourceTable, TableProblem
 from millstream.capture.state import State, TableState
-from millstream.postgresql.connect import Connection
 from millstream.settings import MillstreamError
 
 COUNTED = 1_000_000  # rows counted at most for a total that is only shown
@@ -32,18 +25,16 @@ _log = logging.getLogger(__name__)
 class Tables:
     """The tables of one capture. `state` has what is remembered of them; whoever calls saves it."""
 
-    def __init__(
-        self, wanted: Mapping[str, Table], connection: Connection, sink: Sink, state: State, slot_name: str
-    ) -> None:
+    def __init__(self, wanted: Mapping[str, Table], source: Source, sink: Sink, state: State) -> None:
         self._wanted = wanted
-        self._connection = connection
+        self._source = source
         self._sink = sink
         self._state = state
-        self._slot = slot_name
         self._identities: Mapping[str, str] = {}
         self._waiting: dict[str, int] = {}  # tables to copy once the transactions before this horizon have ended
+        self._first = not state.confirmed  # nothing was ever captured
         self._waited = 0.0
-        self._published_bad = False
+        self._watched_bad = False
         self._estimates: dict[str, int] = {}
         self.found: dict[str, SourceTable] = {}
         self.stopped: dict[str, str] = {}
@@ -59,19 +50,15 @@ class Tables:
         self._identities = self._sink.prepare(list(self._wanted))
         for topic, table in self._wanted.items():
             try:
-                self.found[topic] = self._describe(table)
+                self.found[topic] = self._source.describe(table)
             except TableProblem as problem:
-                if not self._state.confirmed and len(self._wanted) == 1 + len(self.stopped):
+                if self._first and len(self._wanted) == 1 + len(self.stopped):
                     raise
                 self.stop(topic, str(problem))
         for topic in self._state.tables.keys() - self._wanted.keys():
             del self._state.tables[topic]
         for topic, found in self.found.items():
             self._compare(topic, found)
-
-    def _describe(self, table: Table) -> SourceTable:
-        source = cast(PostgresTable, table.source)
-        return describe(self._connection, source.schema, source.table)
 
     def _compare(self, topic: str, table: SourceTable) -> None:
         """Find out whether the copy holds: not of a new table, nor when its topic was made anew or has lost messages."""
@@ -101,49 +88,45 @@ class Tables:
             relation=table.full_name,
             topic_id=self._identities.get(topic, ""),
             key=list(table.key),
-            columns=table.signature(),
+            columns=dict(table.signature),
         )
 
-    def copy_unpublished(self, present: Collection[tuple[str, str]]) -> None:
-        """Copy the tables whose changes have passed us by: somebody took them out of the publication, or made them anew."""
+    def copy_unwatched(self, present: Collection[str]) -> None:
+        """Copy the tables whose changes have passed us by: somebody had the source not watch them, or made them anew."""
         for topic, table in self.found.items():
             state = self._state.tables[topic]
-            if (table.schema, table.name) not in present and (state.copied or state.after):
-                _log.warning("%s is copied anew: the publication %s does not hold it", table.full_name, self._slot)
-                state.restart(self._sink.ends(topic), "the publication did not hold it")
+            if table.full_name not in present and (state.copied or state.after):
+                _log.warning("%s is copied anew: the source was not watching it", table.full_name)
+                state.restart(self._sink.ends(topic), "the source was not watching it")
 
     def copy_all(self, why: str) -> None:
         """Copy every table, because the log before now is not ours."""
         for topic, state in self._state.tables.items():
             state.restart(self._sink.ends(topic), why)
             if (table := self.found.get(topic)) is not None:
-                state.key, state.columns = list(table.key), table.signature()
+                state.key, state.columns = list(table.key), dict(table.signature)
 
-    def publish(self) -> None:
-        """Publish the tables; one that cannot be published stands still."""
-        problems = slot.publish(self._connection, self._slot, list(self.found.values()))
+    def watch(self) -> None:
+        """Have the source watch the tables; one that it cannot stands still."""
+        problems = self._source.watch(list(self.found.values()))
         for topic, table in list(self.found.items()):
             if reason := problems.get(table.full_name):
                 self.stop(topic, reason)
-        if not self.found and not self._state.confirmed:
+        if not self.found and self._first:
             raise MillstreamError("; ".join(self.stopped.values()))
 
     def wait(self) -> None:
-        """Have the tables that are not copied wait for the transactions that wrote to them before they were published."""
-        before = slot.horizon(self._connection)
-        self._waiting = {topic: before for topic in self.found if not self._state.tables[topic].copied}
+        """Have the tables that are not copied wait for the transactions that wrote to them before they were watched."""
+        mark = self._source.mark()
+        self._waiting = {topic: mark for topic in self.found if not self._state.tables[topic].copied}
         self._waited = time.monotonic()
 
     # --- while it is followed ---
 
     @property
-    def captured(self) -> dict[int, Captured]:
-        """The tables whose changes are captured, by their object id."""
-        tables = {}
-        for topic, table in self.found.items():
-            known = {n: int(mark.partition(":")[0]) for n, mark in self._state.tables[topic].columns.items()}
-            tables[table.id] = Captured(topic, table, known | table.numbers)
-        return tables
+    def captured(self) -> dict[str, tuple[SourceTable, Mapping[str, str]]]:
+        """The tables whose changes are captured, by topic, with the columns that the state knows."""
+        return {topic: (table, self._state.tables[topic].columns) for topic, table in self.found.items()}
 
     @property
     def complete(self) -> bool:
@@ -152,12 +135,12 @@ class Tables:
 
     def pending(self) -> str | None:
         """Return the topic of the next table to copy, None when there is none for now."""
-        if self._waiting and slot.ended(self._connection, max(self._waiting.values())):
+        if self._waiting and self._source.passed(max(self._waiting.values())):
             self._waiting = {}
         elif self._waiting and time.monotonic() - self._waited > SPEAK_S:
             self._waited = time.monotonic() + 60
-            oldest = slot.oldest(self._connection)
-            _log.warning("waiting for transactions from before the tables were published: %s", oldest)
+            oldest = self._source.holding_up()
+            _log.warning("waiting for transactions from before the tables were watched: %s", oldest)
         tables = self._state.tables
         return next((t for t in self.found if not tables[t].copied and t not in self._waiting), None)
 
@@ -166,45 +149,48 @@ class Tables:
         if self.stopped.get(topic) != reason:
             _log.error("the topic %s stands still: %s", topic, reason)
         self.stopped[topic] = reason
-        self._published_bad |= self.found.pop(topic, None) is not None
+        self._watched_bad |= self.found.pop(topic, None) is not None
         self.altered.pop(topic, None)
         self._waiting.pop(topic, None)
         state = self._state.tables.setdefault(topic, TableState())
         state.restart(state.sweep, reason)
 
-    def look(self, position: Callable[[], int], waiting: Callable[[], bool]) -> tuple[list[str], list[str]]:
-        """Look at what the log does not say; return the topics of tables that stand still now, and of those that no longer do.
+    def look(self, waiting: Callable[[], bool]) -> list[str]:
+        """Look at what the log does not say; return the topics of tables that are others now, or that stand still.
 
-        position: how far the source's log is. waiting: called meanwhile; False ends it.
+        waiting: called meanwhile; False ends it.
         """
-        stopped, mended = [], []
+        changed = []
         for topic, table in self._wanted.items():
             before = self.found.get(topic)
             try:
-                now = self._describe(table)
+                now = self._source.describe(table)
                 if before is None or before.id != now.id:
                     self._admit(topic, now, waiting)
-                    mended.append(topic)
+                    changed.append(topic)
                     continue
             except TableProblem as problem:
                 self.stop(topic, str(problem))
                 if before is not None:
-                    stopped.append(topic)
+                    changed.append(topic)
                 continue
             state = self._state.tables[topic]
-            if (now.signature(), list(now.key)) != (state.columns, state.key):
+            if (dict(now.signature), list(now.key)) != (state.columns, state.key):
                 # Not yet: changes from before may still come, in their old form, and they must not be the last of their rows.
-                self.altered[topic] = (now, position())
-        if self._published_bad:  # a published table without a replica identity cannot even be updated
-            self._published_bad = bool(slot.publish(self._connection, self._slot, list(self.found.values())))
-        return stopped, mended
+                self.altered[topic] = (now, self._source.end(unflushed=True))
+            elif (now.signature, now.key) != (before.signature, before.key):
+                self.found[topic] = now
+                changed.append(topic)
+        if self._watched_bad:  # PostgreSQL refuses to update a published table without a replica identity
+            self._watched_bad = bool(self._source.watch(list(self.found.values())))
+        return changed
 
     def _admit(self, topic: str, table: SourceTable, waiting: Callable[[], bool]) -> None:
-        """Begin to capture a table that was mended or made anew: publish it, and copy it when what ran then has ended."""
+        """Begin to capture a table that was mended or made anew: have it watched, and copy it when what ran then has ended."""
         if not self._sink.flush(waiting):
             raise MillstreamError("stopped while a table was looked at")
         others = [t for name, t in self.found.items() if name != topic]
-        if problem := slot.publish(self._connection, self._slot, [*others, table]).get(table.full_name):
+        if problem := self._source.watch([*others, table]).get(table.full_name):
             raise TableProblem(problem)
         reason = self.stopped.pop(topic, "it was made anew")
         state = self._fresh(topic, table)
@@ -213,7 +199,7 @@ class Tables:
         self._state.tables[topic] = state
         self.found[topic] = table
         self.altered.pop(topic, None)
-        self._waiting[topic] = slot.horizon(self._connection)
+        self._waiting[topic] = self._source.mark()
         self._waited = time.monotonic()
 
     def alter(self, received: int, waiting: Callable[[], bool]) -> list[str]:
@@ -226,7 +212,7 @@ class Tables:
         for topic, (table, position) in list(self.altered.items()):
             if received < position:
                 continue
-            state, now = self._state.tables[topic], table.signature()
+            state, now = self._state.tables[topic], table.signature
             rekeyed, rewritten = list(table.key) != state.key, altered(state.columns, now, table.defaulted)
             if (rekeyed or rewritten) and not self._sink.flush(waiting):
                 break
@@ -237,7 +223,7 @@ class Tables:
                 state.restart(None, "its columns were changed")
             if not state.copied:
                 _log.info("%s is copied anew: %s", table.full_name, state.reason)
-            state.columns, state.key = now, list(table.key)
+            state.columns, state.key = dict(now), list(table.key)
             self.found[topic] = table
             done.append(topic)
         return done
@@ -261,15 +247,8 @@ class Tables:
         """About how many rows the table has: the planner's estimate, or a count of a table that was never analysed."""
         if topic not in self._estimates:
             table = self.found[topic]
-            self._estimates[topic] = table.estimate or count_rows(self._connection, table)
+            self._estimates[topic] = table.estimate or self._source.count(table, COUNTED)
         return self._estimates[topic]
-
-
-def announce(tables: Tables, schemas: Schemas, topics: Collection[str]) -> None:
-    """Publish the columns of the tables of these topics."""
-    for topic in topics:
-        if (table := tables.found.get(topic)) is not None:
-            schemas(topic, table.columns, table.key)
 
 
 def altered(before: Mapping[str, str], now: Mapping[str, str], defaulted: Collection[str]) -> bool:
@@ -282,12 +261,3 @@ def altered(before: Mapping[str, str], now: Mapping[str, str], defaulted: Collec
         before.get(name) != mark and (name in before or name in defaulted or mark.partition(":")[0] in numbers)
         for name, mark in now.items()
     )
-
-
-def count_rows(connection: Connection, table: SourceTable) -> int:
-    """Return the number of rows of a table, at most COUNTED."""
-    query = sql.SQL("SELECT count(*) FROM (SELECT FROM {} LIMIT {}) AS counted").format(
-        table.sql_name, sql.Literal(COUNTED)
-    )
-    row = connection.execute(query).fetchone()
-    return int(row[0]) if row else 0

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from millstream.capture.catalog import SourceTable, publishes_generated
+from millstream.capture.postgres.catalog import publishes_generated
+from millstream.capture.source import SourceTable
 from millstream.postgresql.connect import Connection, address
 from millstream.settings import MillstreamError
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from millstream.capture.catalog import SourceTable
-from millstream.capture.envelope import split_copy_row
-from millstream.capture.pgoutput import Values
+from millstream.capture.postgres.catalog import CatalogTable
+from millstream.capture.postgres.pgoutput import Values
+from millstream.capture.postgres.rows import split_copy_row
 from millstream.postgresql.connect import Connection
 from millstream.settings import MillstreamError
 
@@ -116,7 +116,7 @@ def snapshot(
 class ChunkReader:
     """Reads one table from its first key to its last, chunk by chunk. `after` is the last key read, in text."""
 
-    def __init__(self, table: SourceTable, after: Sequence[str] | None) -> None:
+    def __init__(self, table: CatalogTable, after: Sequence[str] | None) -> None:
         self.table = table
         self.after = list(after) if after else None
         self.finished = False
@@ -148,7 +148,7 @@ class ChunkReader:
         where: sql.Composable = sql.SQL("")
         if self.after is not None:
             values = [
-                sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(table.types[name]))  # type: ignore[arg-type]  # format_type's
+                sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(table.declared[name]))  # type: ignore[arg-type]  # format_type's
                 for name, text in zip(table.order, self.after, strict=True)
             ]
             where = sql.SQL(" WHERE ({}) > ({})").format(order, sql.SQL(", ").join(values))
@@ -161,10 +161,10 @@ class ChunkReader:
         )
 
 
-def read_row(connection: Connection, table: SourceTable, names: Sequence[str], key: dict[str, str]) -> Values | None:
+def read_row(connection: Connection, table: CatalogTable, names: Sequence[str], key: dict[str, str]) -> Values | None:
     """Return the named columns of the row with the key (in text), None when there is no such row. Call it inside `snapshot`."""
     condition = sql.SQL(" AND ").join(
-        sql.SQL("{} = {}::{}").format(sql.Identifier(n), sql.Literal(v), sql.SQL(table.types[n]))  # type: ignore[arg-type]
+        sql.SQL("{} = {}::{}").format(sql.Identifier(n), sql.Literal(v), sql.SQL(table.declared[n]))  # type: ignore[arg-type]
         for n, v in key.items()
     )
     columns = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(n)) for n in names)
