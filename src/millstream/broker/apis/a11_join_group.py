@@ -1,7 +1,7 @@
 """JoinGroup (key 11), versions 0-9: become or stay a member of a classic group; answered when the rebalance is done.
 
 From version 4 a new member first gets its id (KIP-394); static members (KIP-345) from 5; a returning static leader skips
-the assignment from 9 (KIP-814).
+the assignment from 9 (KIP-814). In a group of the new protocol it is answered at once (`groups/consumer_classic.py`).
 """
 
 import asyncio

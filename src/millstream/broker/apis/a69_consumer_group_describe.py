@@ -62,7 +62,7 @@ def _describe(broker: "Broker", group_id: str, version: int, operations: int) ->
             m.client_host,
             sorted(m.topics),
             m.regex,
-            _assignment(broker, m.assigned),
+            _assignment(broker, m.held),
             _assignment(broker, group.target.get(m.id, {})),
             (CONSUMER_MEMBER if m.classic is None else CLASSIC_MEMBER) if version >= 1 else -1,
         )
