@@ -2,8 +2,9 @@
 
 Join (epoch 0), live, leave (-1; -2: a static member, for a while). From version 1 the client makes its member id and may
 subscribe by a regular expression, matched over all topics. Assignors: uniform (default) and range.
-A group whose members speak the classic protocol becomes one of the new protocol by the first member that sends this request, as
-far as `group.consumer.migration.policy` allows. Gaps: racks are not considered (there is one broker); regular expressions that could take long to match are refused (``broker/patterns.py``).
+A group whose members speak the classic protocol becomes one of the new protocol by the first member that sends this request,
+as far as `group.consumer.migration.policy` allows. Gaps: racks are not considered (there is one broker); regular expressions
+that could take long to match are refused (`broker/patterns.py`).
 """
 
 import asyncio
