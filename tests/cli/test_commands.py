@@ -278,9 +278,9 @@ def test_an_active_group_is_left_alone(run, topic, kafka):
 
 
 def test_a_query_is_moved_with_its_checkpoint(run, topic, kafka, tmp_path):
-    from millstream.run import replay
     from millstream.run.lock import Lock
     from millstream.run.runfile import Running
+    from millstream.spark import replay
 
     run("produce", topic, "--partition", "1", given=LINES)
     app = fresh("app").replace("-", "_")
@@ -317,7 +317,7 @@ def test_a_query_is_moved_with_its_checkpoint(run, topic, kafka, tmp_path):
 
 
 def test_a_copy_of_a_query_may_begin_where_one_likes(run, topic, kafka, tmp_path):
-    from millstream.run import replay
+    from millstream.spark import replay
 
     run("produce", topic, "--partition", "1", given=LINES)
     app = fresh("app").replace("-", "_")

@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from millstream.client.admin import SCHEMAS, ensure_topics
+from millstream.app.names import SCHEMAS
+from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
 from millstream.settings import MillstreamError
 from millstream.spark import tables

@@ -58,6 +58,7 @@ class Broker(Core):
         ]
         self.quotas = Quotas(access.quotas, windows[0], windows[1])
         self.passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
+        self.checking = ThreadPoolExecutor(limits.UNPACKING_THREADS, thread_name_prefix="checking")
         self.strangers: dict[Connection, None] = {}  # connections that have not shown who they are, the oldest first
         self.node_id = settings.integer("node.id")
         self.max_frame = settings.integer("socket.request.max.bytes")
@@ -179,4 +180,5 @@ class Broker(Core):
         self.transactions.close()
         self.flusher.close()
         self.passwords.shutdown(wait=True, cancel_futures=True)
+        self.checking.shutdown(wait=True, cancel_futures=True)
         self.archives.close()

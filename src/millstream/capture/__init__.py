@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from millstream.capture.table import Table
+from millstream.app.inputs import Table
 from millstream.settings import Kafka
 
 __all__ = ["run"]

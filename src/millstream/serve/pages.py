@@ -99,7 +99,7 @@ class Pages:
         """Return the whole page."""
         parts = self.parts(state)
         return self._environment.get_template("page.html").render(
-            parts=parts, views=state.views, state=state, has_alerts=any(q.kind == "alert" for q in state.queries)
+            parts=parts, views=state.views, state=state, has_alerts=any(q.alerts for q in state.queries)
         )
 
     def parts(self, state: State) -> dict[str, str]:

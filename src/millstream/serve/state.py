@@ -70,6 +70,7 @@ class QueryState(Struct):
     state_rows: int | None = None
     lag: int | None = None
     at: float | None = None
+    alerts: bool = False  # whether it writes a topic of alerts
 
 
 class PartState(Struct):

@@ -11,11 +11,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from millstream.event import Topic
+from millstream.app.inputs import Topic
+from millstream.app.query import Query
 from millstream.settings import Kafka
 from millstream.spark.decode import events
 from millstream.spark.kafka import read_stream
-from millstream.spark.query import Query
 from millstream.spark.tables import TableCopies
 from millstream.spark.windows import with_watermark
 

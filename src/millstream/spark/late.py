@@ -16,16 +16,16 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.event import Topic
+from millstream.app.inputs import Topic
+from millstream.app.query import Query
 from millstream.settings import Kafka
 from millstream.spark.decode import ORIGIN, events
 from millstream.spark.kafka import Ranges, read_range
-from millstream.spark.query import Query
 from millstream.spark.windows import is_window, with_watermark
 
 # Of the files: {"version", "batch", "watermark" (epoch ms), "rows", "offsets": {topic: {partition: [[from, to], …]}} or null}
@@ -57,7 +57,7 @@ def watermark_of(checkpoint: Path, batch: int) -> int | None:
 
 def find(spark: SparkSession, kafka: Kafka, query: Query, batch: Batch) -> DataFrame:
     """Return topic, partition and offset of the input rows that the batch dropped as late, as a plain frame."""
-    topic = query.topics[0]
+    topic = cast(Topic, query.streams[0])
     return dropped(events(read_range(spark, kafka, batch.ranges), topic), query, topic, batch.watermark)
 
 

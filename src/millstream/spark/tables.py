@@ -20,7 +20,8 @@ import msgspec
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from millstream.client.admin import LATEST, SCHEMAS, ensure_topic, offsets
+from millstream.app.names import SCHEMAS
+from millstream.client.admin import LATEST, ensure_topic, offsets
 from millstream.client.connect import config
 from millstream.settings import Kafka, MillstreamError
 
