@@ -7,6 +7,8 @@ as far as `group.consumer.migration.policy` allows. Gaps: racks are not consider
 that could take long to match are refused (`broker/patterns.py`).
 """
 
+from __future__ import annotations
+
 import asyncio
 import uuid
 from typing import TYPE_CHECKING
@@ -25,12 +27,12 @@ from millstream.protocol.messages.consumer_group_heartbeat import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ConsumerGroupHeartbeatRequest, version: int
-) -> "ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]":
+    broker: Broker, connection: Connection, request: ConsumerGroupHeartbeatRequest, version: int
+) -> ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]:
     """Check the request's form, give it to the group."""
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
         return ConsumerGroupHeartbeatResponse(0, errors.GROUP_AUTHORIZATION_FAILED)

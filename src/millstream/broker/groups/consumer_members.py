@@ -85,7 +85,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to a heartbeat. ``assignment`` None: unchanged."""
+    """The answer to a heartbeat. `assignment` None: unchanged."""
 
     error: int
     message: str | None = None

@@ -1,5 +1,7 @@
 """The command: reads the definitions, writes ``messages/*.py`` and their register. See the package's docstring."""
 
+from __future__ import annotations
+
 import argparse
 import re
 import sys
