@@ -11,8 +11,8 @@ from millstream.protocol import errors
 from millstream.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.purgatory import DelayedAppend
     from millstream.broker.produce_checks import Context, Entry
+    from millstream.broker.purgatory import DelayedAppend
 
 FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors", "error_message")
 """What an answer says of a partition besides its number."""
