@@ -4,11 +4,13 @@ Whole batches only, sent from the log's files without passing through memory; th
 least one batch however large, so that readers always advance. What is in an archive is fetched on a worker thread,
 and the request waits for it as it does for appends. When fewer than min bytes are there, the request waits
 for appends (their listeners wake it) until max wait. Incremental fetch sessions (KIP-227) live in
-``broker/fetch_sessions.py``. Isolation level read_committed ends at the last stable offset and lists aborted transactions.
+`broker/fetch_sessions.py`. Isolation level read_committed ends at the last stable offset and lists aborted transactions.
 Topics by name up to version 12, by id from 13 on.
 Gaps: there are no followers, so a replica id is ignored, preferred replica and diverging epochs are never set (the
 leader epoch is always 0: one broker).
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -29,17 +31,17 @@ from millstream.protocol.messages.fetch import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
     from millstream.broker.fetch_sessions import Session
+    from millstream.broker.network.connection import Connection
     from millstream.log import Partition, Slice, Topic
 
 
 class Records:
-    """Batches in files, as the value of a ``records`` field: only its length goes through memory."""
+    """Batches in files, as the value of a `records` field: only its length goes through memory."""
 
     __slots__ = ("size", "slices")
 
-    def __init__(self, slices: "list[Slice]") -> None:
+    def __init__(self, slices: list[Slice]) -> None:
         self.slices = slices
         self.size = sum(piece.size for piece in slices)
 
@@ -57,8 +59,8 @@ Plan = list[tuple["Topic | None", str, bytes, list[FetchPartition]]]
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: FetchRequest, version: int
-) -> "FetchResponse | asyncio.Future[FetchResponse]":
+    broker: Broker, connection: Connection, request: FetchRequest, version: int
+) -> FetchResponse | asyncio.Future[FetchResponse]:
     """Read now, or wait for more."""
     session: Session | None = None
     if version >= 7:
@@ -88,11 +90,11 @@ class Attempt:
 
     def __init__(
         self,
-        broker: "Broker",
-        connection: "Connection",
+        broker: Broker,
+        connection: Connection,
         request: FetchRequest,
         plan: Plan,
-        session: "Session | None",
+        session: Session | None,
         by_id: bool,
     ) -> None:
         self.broker = broker
@@ -144,7 +146,7 @@ class Attempt:
                     results.append(data)
             self._topics.append(FetchableTopicResponse(name, topic_id, results))
 
-    def _one(self, partition: "Partition", want: FetchPartition, left: int, committed: bool) -> PartitionData:
+    def _one(self, partition: Partition, want: FetchPartition, left: int, committed: bool) -> PartitionData:
         index = want.partition
         if want.current_leader_epoch > 0:
             self.failed = True
@@ -226,7 +228,7 @@ class Attempt:
                     part.records.release()
         self._topics = []
 
-    def wait(self) -> "asyncio.Future[FetchResponse]":
+    def wait(self) -> asyncio.Future[FetchResponse]:
         """Answer when min bytes are there, or after max wait."""
         self.drop()
         loop = self.broker.loop
@@ -238,7 +240,7 @@ class Attempt:
             partition.listeners.add(self.wake)
         return self._future
 
-    def wake(self, _: "Partition") -> None:
+    def wake(self, _: Partition) -> None:
         """An append happened; look again after the producer has its answer."""
         self.look_again()
 

@@ -3,6 +3,8 @@
 Share coordinators (key type 2) are refused with INVALID_REQUEST: share groups are not served yet.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -11,13 +13,13 @@ from millstream.protocol.messages.find_coordinator import Coordinator, FindCoord
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 GROUP, TRANSACTION = 0, 1
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: FindCoordinatorRequest, version: int
+    broker: Broker, connection: Connection, request: FindCoordinatorRequest, version: int
 ) -> FindCoordinatorResponse:
     """Our own address, for each key."""
     host, port = connection.listener.host, connection.listener.port

@@ -1,5 +1,7 @@
 """Heartbeat (key 12), versions 0-4: a member lives; told when a rebalance has begun."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -8,10 +10,10 @@ from millstream.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRe
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(broker: "Broker", connection: "Connection", request: HeartbeatRequest, version: int) -> HeartbeatResponse:
+def handle(broker: Broker, connection: Connection, request: HeartbeatRequest, version: int) -> HeartbeatResponse:
     """The group's verdict."""
     if not request.group_id:
         return HeartbeatResponse(0, errors.INVALID_GROUP_ID)

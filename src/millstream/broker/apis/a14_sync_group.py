@@ -1,5 +1,7 @@
 """SyncGroup (key 14), versions 0-5: the leader brings the assignments, everybody gets theirs."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import TYPE_CHECKING
 
@@ -10,12 +12,12 @@ from millstream.protocol.messages.sync_group import SyncGroupRequest, SyncGroupR
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: SyncGroupRequest, version: int
-) -> "SyncGroupResponse | asyncio.Future[SyncGroupResponse]":
+    broker: Broker, connection: Connection, request: SyncGroupRequest, version: int
+) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
     """Give the event to the group; its answer comes now or when the leader has synced."""
     if not request.group_id:
         return SyncGroupResponse(0, errors.INVALID_GROUP_ID)

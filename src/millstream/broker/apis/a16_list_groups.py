@@ -1,5 +1,7 @@
 """ListGroups (key 16), versions 0-5: every group with state and type; filters by state (4) and type (5)."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
@@ -7,10 +9,10 @@ from millstream.protocol.messages.list_groups import ListedGroup, ListGroupsRequ
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(broker: "Broker", connection: "Connection", request: ListGroupsRequest, version: int) -> ListGroupsResponse:
+def handle(broker: Broker, connection: Connection, request: ListGroupsRequest, version: int) -> ListGroupsResponse:
     """The groups that the filters let through."""
     states = {s.lower() for s in request.states_filter}
     types = {t.lower() for t in request.types_filter}

@@ -5,6 +5,8 @@ listed from version 0 although requests below 3 are refused: librdkafka derives 
 Gaps: version 5 (cluster and node id checks, KIP-1242). Features: transaction.version 2, group.version 1 when served.
 """
 
+from __future__ import annotations
+
 import re
 from typing import TYPE_CHECKING
 
@@ -20,16 +22,14 @@ from millstream.protocol.messages.api_versions import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 # What a feature's level means is Kafka's: https://kafka.apache.org/documentation/#upgrade
 FEATURES: dict[str, tuple[int, int]] = {"group.version": (0, 1), "transaction.version": (0, 2)}
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: ApiVersionsRequest, version: int
-) -> ApiVersionsResponse:
+def handle(broker: Broker, connection: Connection, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
     """The served ranges."""
     if version >= 3:
         for text in (request.client_software_name, request.client_software_version):

@@ -5,6 +5,8 @@ nothing. A name that differs from another only in . and _ is allowed, as it is i
 Partitions count against controller_mutation_rate, also of what is only validated; strict from version 6 on.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a32_describe_configs import source_of
@@ -25,14 +27,12 @@ from millstream.protocol.messages.create_topics import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 STRICT = 6  # clients understand THROTTLING_QUOTA_EXCEEDED
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: CreateTopicsRequest, version: int
-) -> CreateTopicsResponse:
+def handle(broker: Broker, connection: Connection, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
     """One result per topic; a topic named twice is refused."""
     names = [topic.name for topic in request.topics]
     may_create = connection.may(Operation.CREATE, Resource.CLUSTER, CLUSTER)
@@ -60,7 +60,7 @@ def _failed(name: str, code: int, message: str) -> CreatableTopicResult:
 
 
 def _create(
-    connection: "Connection", wanted: CreatableTopic, validate_only: bool, mutations: Mutations
+    connection: Connection, wanted: CreatableTopic, validate_only: bool, mutations: Mutations
 ) -> CreatableTopicResult:
     broker = connection.broker
     check_name(wanted.name)

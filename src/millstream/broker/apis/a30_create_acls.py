@@ -1,5 +1,7 @@
 """CreateAcls (key 30), versions 1-3: add access control lists; one that is there already is no error."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a29_describe_acls import NO_AUTHORIZER
@@ -10,10 +12,10 @@ from millstream.protocol.messages.create_acls import AclCreationResult, CreateAc
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(broker: "Broker", connection: "Connection", request: CreateAclsRequest, version: int) -> CreateAclsResponse:
+def handle(broker: Broker, connection: Connection, request: CreateAclsRequest, version: int) -> CreateAclsResponse:
     """One result per entry."""
     refusal = None
     if broker.authorizer is None:

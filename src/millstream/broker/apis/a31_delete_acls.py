@@ -1,5 +1,7 @@
 """DeleteAcls (key 31), versions 1-3: remove the access control lists that filters find, and say which they were."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a29_describe_acls import NO_AUTHORIZER, known
@@ -16,10 +18,10 @@ from millstream.protocol.messages.delete_acls import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(broker: "Broker", connection: "Connection", request: DeleteAclsRequest, version: int) -> DeleteAclsResponse:
+def handle(broker: Broker, connection: Connection, request: DeleteAclsRequest, version: int) -> DeleteAclsResponse:
     """One result per filter."""
     refusal: tuple[int, str] | None = None
     if broker.authorizer is None:

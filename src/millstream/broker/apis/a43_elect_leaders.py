@@ -1,5 +1,7 @@
 """ElectLeaders (key 43), versions 0-2: one broker leads for ever, so no election is ever needed."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
@@ -13,12 +15,10 @@ from millstream.protocol.messages.elect_leaders import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: ElectLeadersRequest, version: int
-) -> ElectLeadersResponse:
+def handle(broker: Broker, connection: Connection, request: ElectLeadersRequest, version: int) -> ElectLeadersResponse:
     """ELECTION_NOT_NEEDED for each partition asked for; nothing when all were."""
     if not connection.may(Operation.ALTER, Resource.CLUSTER, CLUSTER):
         return ElectLeadersResponse(0, errors.CLUSTER_AUTHORIZATION_FAILED, [])

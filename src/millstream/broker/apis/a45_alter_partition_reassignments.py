@@ -1,5 +1,7 @@
 """AlterPartitionReassignments (key 45), versions 0-1: the only possible place is this broker; going there changes nothing."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
@@ -14,11 +16,11 @@ from millstream.protocol.messages.alter_partition_reassignments import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: AlterPartitionReassignmentsRequest, version: int
+    broker: Broker, connection: Connection, request: AlterPartitionReassignmentsRequest, version: int
 ) -> AlterPartitionReassignmentsResponse:
     """One result per partition."""
     if not connection.may(Operation.ALTER, Resource.CLUSTER, CLUSTER):

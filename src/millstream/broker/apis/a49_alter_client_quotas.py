@@ -4,6 +4,8 @@ producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_
 connection_creation_rate. Gap: names of hosts instead of addresses are refused with INVALID_REQUEST.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
@@ -20,13 +22,13 @@ from millstream.protocol.messages.alter_client_quotas import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 Changed = dict[Entity, dict[str, float]]
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: AlterClientQuotasRequest, version: int
+    broker: Broker, connection: Connection, request: AlterClientQuotasRequest, version: int
 ) -> AlterClientQuotasResponse:
     """One result per entity."""
     allowed = connection.may(Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER)

@@ -1,5 +1,7 @@
 """The command: reads the definitions, writes ``messages/*.py`` and their register. See the package's docstring."""
 
+from __future__ import annotations
+
 import argparse
 import re
 import sys
@@ -92,6 +94,16 @@ RECORDS = {
             "PartitionMetadataValue", "RegularExpressionKey", "RegularExpressionValue",
         )
     ],
+    "share_group_records": [
+        f"ShareGroup{kind}"
+        for kind in (
+            "MetadataKey", "MetadataValue", "MemberMetadataKey", "MemberMetadataValue", "TargetAssignmentMetadataKey",
+            "TargetAssignmentMetadataValue", "TargetAssignmentMemberKey", "TargetAssignmentMemberValue",
+            "CurrentMemberAssignmentKey", "CurrentMemberAssignmentValue", "StatePartitionMetadataKey",
+            "StatePartitionMetadataValue",
+        )
+    ],
+    "share_state_records": ["ShareSnapshotKey", "ShareSnapshotValue", "ShareUpdateKey", "ShareUpdateValue"],
     "transaction_records": ["TransactionLogKey", "TransactionLogValue"],
 }  # fmt: skip
 # Every broker spends its time here: one function per set of versions with the same fields, no version tests inside.
@@ -240,7 +252,7 @@ def main(arguments: list[str]) -> int:
         if name in wanted:
             definitions[name] = parse(text)
     if missing := sorted(wanted - set(definitions)):
-        print(f"missing definitions: {', '.join(missing)}; give all three jars of one Kafka release", file=sys.stderr)
+        print(f"missing definitions: {', '.join(missing)}; give all four jars of one Kafka release", file=sys.stderr)
         return 1
     options.into.mkdir(parents=True, exist_ok=True)
     for old in options.into.glob("*.py"):

@@ -1,5 +1,7 @@
 """Writing Python: indented lines, types and defaults of fields, runs of fixed-size values."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,5 +1,7 @@
 """Writes the decoding function of a message for a range of versions: straight-line code, nested structs inline."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from itertools import groupby
 

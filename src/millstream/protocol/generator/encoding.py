@@ -1,5 +1,7 @@
 """Writes the encoding function of a message for a range of versions: straight-line code, nested structs inline."""
 
+from __future__ import annotations
+
 from itertools import groupby
 
 from millstream.protocol.generator.code import FIXED, Lines, Packers, condition, default, default_value

@@ -1,12 +1,14 @@
 """A connection over TLS: the same requests and answers; a handshake first, and files go through memory."""
 
+from __future__ import annotations
+
 import os
 import socket
 from typing import TYPE_CHECKING
 
 from millstream.broker import limits
-from millstream.broker.connection import Connection
-from millstream.broker.outbox import Unfinished
+from millstream.broker.network.connection import Connection
+from millstream.broker.network.writer import Unfinished
 from millstream.broker.security.tls import TlsSocket
 
 if TYPE_CHECKING:
@@ -19,12 +21,12 @@ class TlsConnection(Connection):
 
     short_is_full = False  # a piece is sent in parts, and OpenSSL keeps to itself what it could not write
 
-    def __init__(self, broker: "Broker", sock: socket.socket, peer: str, listener: "Listener") -> None:
+    def __init__(self, broker: Broker, sock: socket.socket, peer: str, listener: Listener) -> None:
         assert listener.context is not None
         self._shaken = False
         self.tls = TlsSocket(sock, listener.context)
         super().__init__(broker, self.tls, peer, listener)
-        broker.stranger(self)
+        broker.must_authenticate(self)
 
     def readable(self) -> None:
         """The handshake, then requests; also those that OpenSSL has decrypted already."""
@@ -50,7 +52,7 @@ class TlsConnection(Connection):
         self._shaken = True
         if self.gate is None:
             self.principal = self.tls.principal() or self.principal
-            self.broker.known(self)
+            self.broker.authenticated(self)
         return True
 
     def _resume(self) -> None:

@@ -5,6 +5,8 @@ for the disk between these steps; meanwhile it is in a Prepare state, in which i
 cannot be written (a full disk, a partition whose disk has failed) are tried again until they are there.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Sequence
@@ -23,14 +25,14 @@ from millstream.protocol.records import build_marker
 if TYPE_CHECKING:
     from millstream.log import Partition
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 # After markers could not be written, so long until the next try.
 RETRY_SECONDS = 1.0
 # There is one coordinator; Kafka's epoch of the partition leader has no meaning here.
 COORDINATOR_EPOCH = 0
 
 
-class Endings:
+class Completion:
     """Carries out what the state machines want, and ends what takes too long."""
 
     def __init__(self, core: Core, groups: Commits) -> None:
@@ -51,10 +53,10 @@ class Endings:
 
     def carry_out(
         self, transaction: Transaction, effects: Sequence[Effect], before: Transaction
-    ) -> "bool | asyncio.Task[bool]":
+    ) -> bool | asyncio.Task[bool]:
         """Carry out effects; whether all could be, or will have been (but for markers, which come in any case).
 
-        What could not be stored has not happened: the transaction is again as it was ``before``.
+        What could not be stored has not happened: the transaction is again as it was `before`.
         """
         if any(isinstance(effect, Mark) for effect in effects) and self.stored.is_durable(transaction):
             task = self._core.loop.create_task(self._end_durably(transaction, isinstance(effects[0], Store), before))
@@ -100,7 +102,7 @@ class Endings:
         self._finish(transaction)
         return True
 
-    async def _sync(self, partitions: "list[Partition]") -> bool:
+    async def _sync(self, partitions: list[Partition]) -> bool:
         return not partitions or not await self._core.flusher.synced(partitions)
 
     def _store(self, transaction: Transaction, before: Transaction) -> bool:
@@ -128,9 +130,9 @@ class Endings:
             partition.append(marker, now, internal=True)
         except LogError as e:
             if e.code in (errors.INVALID_PRODUCER_EPOCH, errors.TRANSACTION_COORDINATOR_FENCED):
-                logger.warning("transaction marker for %s-%d of producer %d: %s", *where, mark.producer_id, e)
+                _log.warning("transaction marker for %s-%d of producer %d: %s", *where, mark.producer_id, e)
                 return True  # a later end is there already
-            logger.error("transaction marker for %s-%d of producer %d: %s", *where, mark.producer_id, e)
+            _log.error("transaction marker for %s-%d of producer %d: %s", *where, mark.producer_id, e)
             return False
         failpoints.reach(failpoints.MARKED_ONE)
         if where[0] == OFFSETS_TOPIC:
@@ -155,10 +157,10 @@ class Endings:
         if transaction is not None and transactional_id not in self._ending:
             self.carry_out(transaction, transaction.resume(), transaction.copy())
 
-    def _ended(self, transactional_id: str, task: "asyncio.Task[bool]") -> None:
+    def _ended(self, transactional_id: str, task: asyncio.Task[bool]) -> None:
         del self._ending[transactional_id]
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the end of a transaction failed in the broker", exc_info=error)
+            _log.error("the end of a transaction failed in the broker", exc_info=error)
 
     # ---- timeouts
 
@@ -179,7 +181,7 @@ class Endings:
         before = transaction.copy()
         effects = transaction.expire(self._core.now_ms())
         if effects:
-            logger.info("transaction %s took more than %d ms: aborted", transactional_id, transaction.timeout_ms)
+            _log.info("transaction %s took more than %d ms: aborted", transactional_id, transaction.timeout_ms)
             self.carry_out(transaction, effects, before)
         else:
             self._watch(transaction)

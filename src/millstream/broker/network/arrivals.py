@@ -1,5 +1,7 @@
 """Who may come in, and how fast: bounds on connections and on new ones per second (KIP-612), before a byte is read."""
 
+from __future__ import annotations
+
 import logging
 import socket
 from collections import Counter
@@ -8,7 +10,7 @@ from millstream.broker import limits
 from millstream.broker.broker import Broker
 from millstream.broker.security.rates import Rate
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Arrivals:
@@ -32,7 +34,7 @@ class Arrivals:
         crowded = self._crowded(address)
         if crowded:
             if not self._full:
-                logger.error("%s is reached: further clients are turned away", crowded)
+                _log.error("%s is reached: further clients are turned away", crowded)
             self._full = True
             sock.close()
             return False
@@ -40,7 +42,7 @@ class Arrivals:
         now = self._broker.now_ms()
         wait = self._broker.quotas.connect(address, now)
         if wait:
-            logger.debug("%s connects too often (connection_creation_rate)", address)
+            _log.debug("%s connects too often (connection_creation_rate)", address)
             self._hold(sock, wait / 1000)
             return False
         self._rate.add(1, now)

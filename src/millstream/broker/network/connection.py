@@ -1,9 +1,11 @@
 """One client's connection: frames in, answers out in the order of the requests, bounds on both.
 
 The socket is non-blocking and driven by the loop's readiness callbacks rather than a transport: requests are read into
-one shared buffer and answered with a single ``send``, and pieces of log files go out with ``sendfile``. Reading, writing
+one shared buffer and answered with a single `send`, and pieces of log files go out with `sendfile`. Reading, writing
 and the client are classes of their own that this one is made of, so that no call goes through another object.
 """
+
+from __future__ import annotations
 
 import asyncio
 import logging
@@ -15,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker import limits
 from millstream.broker.apis import APIS, Handler, Served
-from millstream.broker.client import Client
-from millstream.broker.end import Socket
-from millstream.broker.inbox import Inbox
-from millstream.broker.outbox import API_VERSIONS, Outbox
+from millstream.broker.network.client import Client
+from millstream.broker.network.endpoint import Socket
+from millstream.broker.network.reader import Reader
+from millstream.broker.network.writer import API_VERSIONS, Writer
 from millstream.broker.security.gate import SASL_HANDSHAKE, Gate
 from millstream.broker.security.quotas import REQUEST
 from millstream.broker.security.session import Session
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.security.listeners import Listener
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 REQUEST_HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
 
@@ -45,15 +47,15 @@ class Waiting:
         self.correlation = correlation
 
 
-class Connection(Client, Inbox, Outbox):
+class Connection(Client, Reader, Writer):
     """Reads requests, has the broker answer them, writes the answers."""
 
-    def __init__(self, broker: "Broker", sock: Socket, peer: str, listener: "Listener") -> None:
+    def __init__(self, broker: Broker, sock: Socket, peer: str, listener: Listener) -> None:
         super().__init__(broker, sock, peer)
         self.listener = listener
         if listener.sasl:
             self.gate = Gate(broker, self)
-            broker.stranger(self)
+            broker.must_authenticate(self)
         self._client_id_bytes = b""
         self._waiting: deque[Waiting] = deque()
         self.request_size = 0  # of the request that is handled now
@@ -77,7 +79,7 @@ class Connection(Client, Inbox, Outbox):
         except (ConnectionError, TimeoutError) as e:
             self.close(str(e), quiet=True)
         except Exception:
-            logger.exception("closing %s: its request failed in the broker", self.peer)
+            _log.exception("closing %s: its request failed in the broker", self.peer)
             self.close()
 
     def close_if_overdue(self, now: float, idle: float) -> None:
@@ -92,7 +94,7 @@ class Connection(Client, Inbox, Outbox):
             return
         elif (
             (self._frame is not None or self._rest)
-            and not self._outbox
+            and not self._unsent_pieces
             and now - self.last_active > limits.STALL_SECONDS
         ):
             self.close(f"the rest of a request did not come for {limits.STALL_SECONDS:.0f} s")
@@ -127,7 +129,7 @@ class Connection(Client, Inbox, Outbox):
     def _update_reading(self) -> None:
         """Read only while there is room for the answers; frames already here come first."""
         want = not (
-            self._starved
+            self._backpressured
             or self._muted
             or self.closed
             or len(self._waiting) >= limits.MAX_IN_FLIGHT
@@ -159,7 +161,7 @@ class Connection(Client, Inbox, Outbox):
         except ProtocolError as e:
             self.close(f"not understood: {e}")
         except Exception:
-            logger.exception("closing %s: its request failed in the broker", self.peer)
+            _log.exception("closing %s: its request failed in the broker", self.peer)
             self.close()
 
     def _next_turn(self) -> None:
@@ -169,10 +171,10 @@ class Connection(Client, Inbox, Outbox):
     # ---- requests
 
     def _request(self, frame: memoryview) -> None:
-        """Handle one frame. ``frame`` is valid only during the call."""
+        """Handle one frame. `frame` is valid only during the call."""
         gate = self.gate
         if gate is not None and gate.raw:
-            gate.bare(bytes(frame))
+            gate.without_header(bytes(frame))
             return
         try:
             key, version, correlation, length = REQUEST_HEADER.unpack_from(frame)
@@ -236,7 +238,7 @@ class Connection(Client, Inbox, Outbox):
             return True
         return not session.ended(now)
 
-    def _answered(self, _: "asyncio.Future[Message]") -> None:
+    def _answered(self, _: asyncio.Future[Message]) -> None:
         """A waiting request has its answer: send it and those that waited behind it."""
         if self.closed:
             return
@@ -256,7 +258,7 @@ class Connection(Client, Inbox, Outbox):
                     self._answer(result, item.served, item.version, item.correlation)
             self.flush()
         except Exception:
-            logger.exception("closing %s: its request failed in the broker", self.peer)
+            _log.exception("closing %s: its request failed in the broker", self.peer)
             self.close()
             return
         self._update_reading()
@@ -279,14 +281,14 @@ class Connection(Client, Inbox, Outbox):
         return result
 
     def close(self, reason: str = "", quiet: bool = False) -> None:
-        """End the connection; waiting requests are given up."""
+        """Endpoint the connection; waiting requests are given up."""
         if self.closed:
             return
         self.closed = True
         if reason:
             level = logging.DEBUG if quiet else logging.WARNING
             who = f"{self.peer} ({self.client_id or 'no client id'}, {self.client_software or 'unknown software'})"
-            logger.log(level, "closing the connection from %s: %s", who, reason)
+            _log.log(level, "closing the connection from %s: %s", who, reason)
         loop = self.broker.loop
         loop.remove_reader(self.fd)
         loop.remove_writer(self.fd)

@@ -1,5 +1,7 @@
 """One end of a client's connection: the socket, and what its two directions and its requests share."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -22,10 +24,10 @@ class Socket(Protocol):
         """Close it."""
 
 
-class End:
-    """The socket of a connection; reading (Inbox), writing (Outbox) and whose it is (Client) are added to it."""
+class Endpoint:
+    """The socket of a connection; reading (Reader), writing (Writer) and whose it is (Client) are added to it."""
 
-    def __init__(self, broker: "Broker", sock: Socket) -> None:
+    def __init__(self, broker: Broker, sock: Socket) -> None:
         self.broker = broker
         self.sock = sock
         self.fd = sock.fileno()
@@ -34,7 +36,7 @@ class End:
         self.opened = self.last_active = broker.loop.time()
 
     def close(self, reason: str = "", quiet: bool = False) -> None:
-        """End the connection, and say why unless it is an ordinary end."""
+        """Endpoint the connection, and say why unless it is an ordinary end."""
         raise NotImplementedError
 
     def _update_reading(self) -> None:

@@ -1,4 +1,6 @@
-"""The answers of a connection on their way out: small pieces are joined, pieces of log files go with ``sendfile``."""
+"""The answers of a connection on their way out: small pieces are joined, pieces of log files go with `sendfile`."""
+
+from __future__ import annotations
 
 import os
 import socket
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.broker import limits
 from millstream.broker.apis import Served
-from millstream.broker.end import End, Socket
+from millstream.broker.network.endpoint import Endpoint, Socket
 from millstream.protocol.wire import Message
 
 if TYPE_CHECKING:
@@ -41,22 +43,22 @@ class Unfinished:
         self.left = piece.size
 
 
-class Outbox(End):
+class Writer(Endpoint):
     """Writes what the socket takes, and the rest when it takes more."""
 
     short_is_full = True
     """Whether a socket that took a part of a piece is full: it is not asked again before the loop says that it takes more."""
 
-    def __init__(self, broker: "Broker", sock: Socket) -> None:
+    def __init__(self, broker: Broker, sock: Socket) -> None:
         super().__init__(broker, sock)
-        self._outbox: deque[bytearray | memoryview | Unfinished] = deque()
+        self._unsent_pieces: deque[bytearray | memoryview | Unfinished] = deque()
         self._unsent = 0
         self._writing = False  # the socket was full; the loop tells when it is not
 
-    def send_bare(self, token: bytes) -> None:
+    def send_without_header(self, token: bytes) -> None:
         """Send bytes with only their size before them."""
         if not self.closed:
-            self._outbox.append(bytearray(SIZE.pack(len(token)) + token))
+            self._unsent_pieces.append(bytearray(SIZE.pack(len(token)) + token))
             self._unsent += 4 + len(token)
             self.flush()
 
@@ -65,7 +67,7 @@ class Outbox(End):
         return os.sendfile(self.fd, item.slice.file, item.position, item.left)
 
     def _answer(self, response: Message, served: Served, version: int, correlation: int) -> None:
-        """Put a response into the outbox."""
+        """Put a response into the pieces."""
         out = bytearray(9 if version >= served.flexible and served.key != API_VERSIONS else 8)
         cuts: list[tuple[int, Any]] = []
         try:
@@ -77,7 +79,7 @@ class Outbox(End):
         size = len(out) - 4
         if not cuts:
             RESPONSE_HEADER.pack_into(out, 0, size, correlation)
-            self._outbox.append(out)
+            self._unsent_pieces.append(out)
             self._unsent += size + 4
             self._pause_if_full()
             return
@@ -88,7 +90,7 @@ class Outbox(End):
         start = 0
         for position, records in cuts:
             if position > start:
-                self._outbox.append(view[start:position])
+                self._unsent_pieces.append(view[start:position])
             start = position
             for piece in records.slices:
                 if piece.size <= limits.COPIED_SLICE_BYTES:
@@ -96,11 +98,11 @@ class Outbox(End):
                     piece.release()
                     if len(data) != piece.size:
                         raise OSError(f"a log file is shorter than its index says: {len(data)} of {piece.size} bytes")
-                    self._outbox.append(memoryview(data))
+                    self._unsent_pieces.append(memoryview(data))
                 else:
-                    self._outbox.append(Unfinished(piece))
+                    self._unsent_pieces.append(Unfinished(piece))
         if start < len(out):
-            self._outbox.append(view[start:])
+            self._unsent_pieces.append(view[start:])
         self._pause_if_full()
 
     def _pause_if_full(self) -> None:
@@ -110,7 +112,7 @@ class Outbox(End):
 
     def flush(self) -> None:
         """Send what the socket takes now; the rest when it is writable."""
-        if self._writing or not self._outbox or self.closed:
+        if self._writing or not self._unsent_pieces or self.closed:
             return
         if not self._send() and not self.closed:
             self._writing = True
@@ -120,11 +122,11 @@ class Outbox(End):
             self._update_reading()
 
     def _send(self) -> bool:
-        """Send until the outbox is empty or the socket is full; whether it is empty."""
-        outbox = self._outbox
+        """Send until the pieces is empty or the socket is full; whether it is empty."""
+        pieces = self._unsent_pieces
         try:
-            while outbox:
-                item = outbox[0]
+            while pieces:
+                item = pieces[0]
                 if isinstance(item, Unfinished):
                     sent = self._send_file(item)
                     if not sent:
@@ -133,50 +135,50 @@ class Outbox(End):
                     item.left -= sent
                     self._unsent -= sent
                     if not item.left:
-                        outbox.popleft()
+                        pieces.popleft()
                         item.slice.release()
                     elif self.short_is_full:
                         return False
                     continue
-                if len(outbox) > 1:
+                if len(pieces) > 1:
                     item = self._gather()
-                more = socket.MSG_MORE if len(outbox) > 1 else 0
+                more = socket.MSG_MORE if len(pieces) > 1 else 0
                 sent = self.sock.send(item, more)
                 self._unsent -= sent
                 if sent == len(item):
-                    outbox.popleft()
+                    pieces.popleft()
                 else:
-                    outbox[0] = memoryview(item)[sent:]
+                    pieces[0] = memoryview(item)[sent:]
         except (BlockingIOError, InterruptedError):
             return False
         except ConnectionError as e:
             self.close(str(e), quiet=True)
         except OSError as e:
             self.close(f"its answer could not be sent: {e}")
-        return not outbox
+        return not pieces
 
     def _gather(self) -> bytearray | memoryview:
-        """Join the small pieces at the head of the outbox into one."""
-        outbox = self._outbox
+        """Join the small pieces at the head of the pieces into one."""
+        pieces = self._unsent_pieces
         parts: list[bytearray | memoryview] = []
         size = 0
-        while outbox and size < 65536:
-            item = outbox[0]
+        while pieces and size < 65536:
+            item = pieces[0]
             if isinstance(item, Unfinished) or len(item) > 65536:
                 break
             parts.append(item)
             size += len(item)
-            outbox.popleft()
+            pieces.popleft()
         if not parts:
-            item = outbox[0]
+            item = pieces[0]
             assert not isinstance(item, Unfinished)
             return item
         joined = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-        outbox.appendleft(joined)
+        pieces.appendleft(joined)
         return joined
 
     def _writable(self) -> None:
-        """Called by the loop when the socket takes more; it goes on calling until the outbox is empty."""
+        """Called by the loop when the socket takes more; it goes on calling until the pieces is empty."""
         self.last_active = self.broker.loop.time()
         if self._send() and not self.closed:
             self.broker.loop.remove_writer(self.fd)
@@ -186,7 +188,7 @@ class Outbox(End):
 
     def _discard(self) -> None:
         """The connection ends: what is left will not be sent."""
-        for item in self._outbox:
+        for item in self._unsent_pieces:
             if isinstance(item, Unfinished):
                 item.slice.release()
-        self._outbox.clear()
+        self._unsent_pieces.clear()

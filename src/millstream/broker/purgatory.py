@@ -25,7 +25,7 @@ SHARE_OF_TIMEOUT = 0.8
 MAX_WAIT_SECONDS = 60.0
 
 
-class Waiting:
+class DelayedAppend:
     """An append that waits: its bytes, what carries it out, and what says that its time was over."""
 
     __slots__ = ("append", "deadline", "give_up", "gone", "partition", "since", "size")
@@ -48,13 +48,13 @@ class Waiting:
         self.gone = False
 
 
-class Parking:
+class Purgatory:
     """All appends that wait."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, groups: Directory) -> None:
         self._loop = loop
         self._groups = groups
-        self._queues: dict[Partition, deque[Waiting]] = {}
+        self._queues: dict[Partition, deque[DelayedAppend]] = {}
         self._positions: dict[Partition, tuple[float, int | None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
@@ -88,7 +88,7 @@ class Parking:
         timeout_ms: int,
         append: Callable[[], None],
         give_up: Callable[[], None],
-    ) -> Waiting | None:
+    ) -> DelayedAppend | None:
         """Have an append wait; None when too many wait already."""
         counters = partition.topic.overload
         if self.count >= limits.MAX_PARKED or self.bytes + size > limits.MAX_PARKED_BYTES:
@@ -96,7 +96,7 @@ class Parking:
             return None
         now = self._loop.time()
         deadline = now + min(max(0, timeout_ms) / 1000 * SHARE_OF_TIMEOUT, MAX_WAIT_SECONDS)
-        item = Waiting(partition, size, now, deadline, append, give_up)
+        item = DelayedAppend(partition, size, now, deadline, append, give_up)
         self._queues.setdefault(partition, deque()).append(item)
         self.count += 1
         self.bytes += size
@@ -106,7 +106,7 @@ class Parking:
         self._watch()
         return item
 
-    def forget(self, item: Waiting) -> None:
+    def forget(self, item: DelayedAppend) -> None:
         """Whoever sent it is gone: it is not appended any more."""
         if not item.gone:
             queue = self._queues[item.partition]
@@ -115,7 +115,7 @@ class Parking:
                 del self._queues[item.partition]
             self._left(item)
 
-    def _left(self, item: Waiting) -> None:
+    def _left(self, item: DelayedAppend) -> None:
         item.gone = True
         self.count -= 1
         self.bytes -= item.size

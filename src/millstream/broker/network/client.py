@@ -1,8 +1,10 @@
 """Who is at the other end of a connection: what they are called, what they may do, what they use of their quotas."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
-from millstream.broker.end import End, Socket
+from millstream.broker.network.endpoint import Endpoint, Socket
 from millstream.broker.security.acls import ANONYMOUS, OPERATIONS
 from millstream.broker.security.session import Session
 
@@ -10,10 +12,10 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
 
 
-class Client(End):
+class Client(Endpoint):
     """The client of a connection."""
 
-    def __init__(self, broker: "Broker", sock: Socket, peer: str) -> None:
+    def __init__(self, broker: Broker, sock: Socket, peer: str) -> None:
         super().__init__(broker, sock)
         self.peer = peer
         self.address = peer.rpartition(":")[0]

@@ -1,8 +1,10 @@
 """The frames of a connection as they come in, bounded by what they announce before anything is kept for them.
 
 All connections read into one shared buffer; only an unfinished frame waits, a large one in a buffer that grows as its
-bytes come and is charged to the broker's budget (``queued.max.request.bytes``).
+bytes come and is charged to the broker's budget (`queued.max.request.bytes`).
 """
+
+from __future__ import annotations
 
 import struct
 from time import monotonic
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker import limits
 from millstream.broker.apis import APIS
-from millstream.broker.end import End, Socket
+from millstream.broker.network.endpoint import Endpoint, Socket
 from millstream.protocol.wire import ProtocolError
 
 if TYPE_CHECKING:
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
 SIZE = struct.Struct(">i")
 
 
-class Inbox(End):
-    """Cuts what comes into frames, and gives each to ``_request``."""
+class Reader(Endpoint):
+    """Cuts what comes into frames, and gives each to `_request`."""
 
-    def __init__(self, broker: "Broker", sock: Socket) -> None:
+    def __init__(self, broker: Broker, sock: Socket) -> None:
         super().__init__(broker, sock)
         self.gate: Gate | None = None  # what is still to be passed before requests
         self._rest: bytes | memoryview = (
@@ -33,7 +35,7 @@ class Inbox(End):
         self._frame: bytearray | None = None  # a large frame that is being read
         self._size = 0  # the announced size of that frame
         self._filled = 0
-        self._starved = False  # waits for the budget of frame bytes
+        self._backpressured = False  # waits for the budget of frame bytes
 
     def _request(self, frame: memoryview) -> None:
         """Handle one frame, which is valid only during the call."""
@@ -57,7 +59,7 @@ class Inbox(End):
         self._take(view, start + count)
 
     def _take(self, view: memoryview, total: int) -> None:
-        """Handle the whole frames in ``view[:total]``, for a while; what is left waits."""
+        """Handle the whole frames in `view[:total]`, for a while; what is left waits."""
         position = 0
         end = 0.0
         while total - position >= 4 and self._reading:
@@ -148,9 +150,9 @@ class Inbox(End):
         elif self._filled == len(frame):
             more = min(self._size - len(frame), len(frame))
             if not self.broker.has_room(more):
-                self._starved = True
+                self._backpressured = True
                 self._update_reading()
-                self.broker.starve(self)
+                self.broker.backpressure(self)
                 return
             frame.extend(bytes(more))
             self.broker.charge(more)
@@ -158,12 +160,12 @@ class Inbox(End):
     def feed(self) -> bool:
         """The budget of frame bytes may have room again; whether this connection need no longer wait for it."""
         frame = self._frame
-        if self.closed or not self._starved or frame is None:
+        if self.closed or not self._backpressured or frame is None:
             return True
         more = min(self._size - len(frame), len(frame))
         if not self.broker.has_room(more):
             return False
-        self._starved = False
+        self._backpressured = False
         frame.extend(bytes(more))
         self.broker.charge(more)
         self._update_reading()
