@@ -4,6 +4,8 @@ Join (epoch 0), live, leave (-1; -2: a static member, for a while). From version
 subscribe by a regular expression, matched over all topics. Assignors: uniform (default) and range.
 Gaps: a group changes between the classic and the new protocol only while it has no members; racks are not considered
 (there is one broker); regular expressions that could take long to match are refused (``broker/patterns.py``).
+
+Version notes: 1 may subscribe by a regular expression, and has the client make its member id (KIP-1082).
 """
 
 import asyncio
