@@ -117,6 +117,22 @@ def test_nothing_imports_in_circles_not_even_for_types():
     assert circles == CIRCLES, "\n".join(f"a circle: {sorted(circle)}" for circle in circles - CIRCLES)
 
 
+def test_batch_headers_are_read_by_name():
+    """A raw header is indexed by the names of log/head.py: no `head[5]`."""
+    wrong = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node)}"
+        for room in ("protocol", "log", "broker")
+        for path in (SOURCE / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("head", "header", "said", "came")
+        and isinstance(node.slice, ast.Constant)
+        and isinstance(node.slice.value, int)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     "module",
     ["millstream", "millstream.cli", "millstream.broker", "millstream.spark", "millstream.app", "millstream.capture"],

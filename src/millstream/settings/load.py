@@ -14,7 +14,7 @@ from millstream.settings.addresses import Kafka, redact, resolve
 from millstream.settings.errors import MillstreamError
 
 FILE = "millstream.toml"
-_KNOWN = ("data", "cache", "kafka", "postgres", "spark", "sources")
+_KNOWN = ("data", "cache", "kafka", "postgres", "spark", "sources", "console_origins")
 _SOURCE_VARIABLE = "MILLSTREAM_SOURCE_"
 _ADDRESSES = ("MILLSTREAM_KAFKA", "MILLSTREAM_KAFKA_OPTIONS", "MILLSTREAM_POSTGRES", "MILLSTREAM_SPARK")
 
@@ -29,6 +29,7 @@ class Settings:
     postgres: the libpq connection string of the store of views, or "" for the embedded PostgreSQL.
     sources: connection strings of the source databases by name; a name without one means the embedded PostgreSQL.
     spark: the Spark master URL, or "" for Spark on this machine.
+    console_origins: where a tunnel or proxy shows the page, such as "https://page.example"; by default it answers for loopback.
     """
 
     data: Path = Path(".millstream")
@@ -37,6 +38,7 @@ class Settings:
     postgres: str = field(default="", repr=False)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark: str = ""
+    console_origins: tuple[str, ...] = ()
 
     @classmethod
     def embedded(cls, data: Path) -> Settings:
@@ -83,6 +85,7 @@ class Settings:
                 for name, v in _table(values, "sources", origin).items()
             },
             spark=_text(values.get("spark", ""), "spark", origin),
+            console_origins=_texts(values.get("console_origins", []), "console_origins", origin),
         )
 
     def environment(self) -> dict[str, str]:
@@ -103,6 +106,8 @@ class Settings:
             variables["MILLSTREAM_POSTGRES"] = self.postgres
         if self.spark:
             variables["MILLSTREAM_SPARK"] = self.spark
+        if self.console_origins:
+            variables["MILLSTREAM_CONSOLE_ORIGINS"] = " ".join(self.console_origins)
         return variables | {_SOURCE_VARIABLE + name.upper(): address for name, address in self.sources.items()}
 
     @property
@@ -168,6 +173,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     for key in ("data", "cache", "kafka", "postgres", "spark"):
         if value := environment.get(f"MILLSTREAM_{key.upper()}"):
             values[key] = value
+    if origins := environment.get("MILLSTREAM_CONSOLE_ORIGINS"):
+        values["console_origins"] = origins.split()
     if options := environment.get("MILLSTREAM_KAFKA_OPTIONS"):
         try:
             values["kafka_options"] = json.loads(options)
@@ -185,6 +192,12 @@ def _text(value: object, key: str, origin: str) -> str:
     if not isinstance(value, str):
         raise MillstreamError(f"{origin}: {key} must be a string, got {value!r}.")
     return value
+
+
+def _texts(value: object, key: str, origin: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise MillstreamError(f"{origin}: {key} must be a list of strings, got {value!r}.")
+    return tuple(value)
 
 
 def _table(values: Mapping[str, object], key: str, origin: str) -> dict[str, object]:
