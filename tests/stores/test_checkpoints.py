@@ -132,7 +132,7 @@ def test_a_query_that_the_user_moved_begins_again(settings: Settings, first: str
 def test_a_dropped_view_is_gone_with_its_owner(settings: Settings, first: str) -> None:
     postgresql.drop(settings, "app", "view")
     assert owner(settings) is None and postgresql.tables(settings, "app") == []
-    with pytest.raises(MillstreamError, match="there is no view app.view"):
+    with pytest.raises(MillstreamError, match=r"there is no view app\.view"):
         postgresql.drop(settings, "app", "view")
     kept = keep(settings, settings.data)
     with pytest.raises(MillstreamError, match="lacks what the batches before number 1 wrote"):
@@ -184,7 +184,8 @@ from millstream.stores import postgresql
 from millstream.stores.store import Claim
 conninfo, data, query_id = sys.argv[1:]
 rows = pa.table({"k": ["z"], "n": [9]})
-kept = postgresql.keep(Settings(data=Path(data), postgres=conninfo), "view", rows.schema, ["k"], Claim.of(Path(data), "app", "view"))
+claim = Claim.of(Path(data), "app", "view")
+kept = postgresql.keep(Settings(postgres=conninfo), "view", rows.schema, ["k"], claim)
 print(json.dumps(kept.apply(rows, query_id=query_id, batch_id=0)))
 """
 

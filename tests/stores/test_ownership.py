@@ -38,7 +38,7 @@ def test_the_owner_brings_the_next_batch_or_the_last_one_again() -> None:
 @pytest.mark.parametrize("batch", [None, 0, 8])
 def test_another_checkpoint_is_refused_with_the_word_to_type(batch: int | None) -> None:
     elsewhere = replace(OWNER, query_id=OTHER, place="there:/data", active=True)
-    with pytest.raises(MillstreamError, match="belongs to another run.*there:/data") as refused:
+    with pytest.raises(MillstreamError, match=r"belongs to another run.*there:/data") as refused:
         decide("app.v", elsewhere, CLAIM, batch, filled=True)
     assert "`millstream views rebuild app.v --execute` (after that other run has ended)" in str(refused.value)
     assert "connected now" in str(refused.value)
