@@ -1,8 +1,8 @@
 """The owners of views in PostgreSQL: the table `millstream.checkpoints`, one row per view that was ever written.
 
 Its columns: app and view (the key); query, query_id and batch_id, the last batch written, and at, when; place and since, from
-where it is kept and since when; backend and backend_start, the session that wrote last, which tells whether the owner is connected
-without any clock of ours; rebuild, whether it is given to the next run.
+where it is kept and since when; backend and backend_start, the session that wrote last, which tells whether the owner is
+connected without any clock of ours; rebuild, whether it is given to the next run.
 
 A table of an earlier version (app, query, query_id, batch_id, at) is brought up in place: its views, which bore their queries'
 names, stay with the checkpoint that is noted.

@@ -13,10 +13,11 @@ NOTED: Final = "batch noted, not committed"
 COMMITTED: Final = "batch committed, Spark not told"
 TABLES: Final = (CHECKED, EMPTIED, WRITTEN, NOTED, COMMITTED)
 
+TAKEN: Final = "transactional id taken, marker not read"
 BEGUN: Final = "transaction begun, nothing produced"
 PRODUCED: Final = "rows produced, marker not sent"
 MARKED: Final = "marker sent, transaction not committed"
 ENDED: Final = "transaction committed, Spark not told"
-TOPICS: Final = (BEGUN, PRODUCED, MARKED, ENDED)
+TOPICS: Final = (TAKEN, BEGUN, PRODUCED, MARKED, ENDED)
 
 __all__ = ["TABLES", "TOPICS", "VARIABLE", "reach"]
