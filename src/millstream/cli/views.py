@@ -12,6 +12,7 @@ import typer
 
 from millstream.cli.common import Common, command
 from millstream.settings import MillstreamError, Settings
+from millstream.settings.extras import need
 
 if TYPE_CHECKING:
     from millstream.stores.store import Owner, Stored
@@ -39,6 +40,7 @@ def views(at: Common, words: Words = None, limit: Limit = LIMIT, app: App = None
     run, which empties it and fills it from the beginning; `views drop NAME` removes it. Both show what they would do, and do
     it with --execute, when the application has ended.
     """
+    need("postgresql", by="`millstream views`")
     match words or []:
         case []:
             _list(at, app)
@@ -82,13 +84,15 @@ def _show(at: Common, name: str, limit: int, app: str | None) -> None:
 
     settings = _settings(at)
     view = _pick(tables(settings, app), name)
-    rows = read(settings, view.app, view.name, limit=limit).rows()
+    found = read(settings, view.app, view.name, limit=limit)
+    rows = found.rows()
     if at.json:
         at.out.document(rows)
         return
-    columns = list(rows[0]) if rows else []
-    numbers = [c for c in columns if any(_is_number(row[c]) for row in rows)]
-    at.out.table(columns, [[_cell(v) for v in row.values()] for row in rows], numbers=numbers, empty="no rows yet")
+    numbers = [c for c in found.columns if any(_is_number(row[c]) for row in rows)]
+    at.out.table(
+        found.columns, [[_cell(v) for v in row.values()] for row in rows], numbers=numbers, empty="no rows yet"
+    )
 
 
 def _is_number(value: object) -> bool:

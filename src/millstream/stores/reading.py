@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,7 +70,13 @@ def rows(connection: Connection, app: str, name: str, *, limit: int | None = Non
         cursor = connection.execute(query)
     except psycopg.Error as error:
         raise MillstreamError(f"the view {app}.{name} cannot be read: {str(error).strip()}") from error
-    return Rows(_arrow(cursor.description or (), cursor.fetchall()), tuple(column for column, _ in keys))
+    described, values = list(cursor.description or ()), cursor.fetchall()
+    return Rows(
+        tuple(column.name for column in described),
+        values,
+        tuple(column for column, _ in keys),
+        partial(_arrow, described, values),
+    )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A store is a module that has the functions of `Store`; an application's `StoredT
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -85,23 +85,24 @@ class Stored:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a view, newest first.   key: the columns whose values name a row."""
+    """Rows of a view, newest first.   values: a tuple a row.   key: the columns whose values name a row."""
 
-    table: pa.Table = field(repr=False)
-    key: tuple[str, ...] = ()
+    columns: tuple[str, ...]
+    values: Sequence[tuple[Any, ...]] = field(repr=False)
+    key: tuple[str, ...]
+    to_arrow: Callable[[], pa.Table] = field(repr=False)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return them as Python values by column name."""
-        found: list[dict[str, Any]] = self.table.to_pylist()
-        return found
+        return [dict(zip(self.columns, row, strict=True)) for row in self.values]
 
     def arrow(self) -> pa.Table:
-        """Return them as an Arrow table."""
-        return self.table
+        """Return them as an Arrow table, each column in its own type also where it is empty."""
+        return self.to_arrow()
 
     def pandas(self) -> pd.DataFrame:
         """Return them as a pandas DataFrame."""
-        return self.table.to_pandas()
+        return self.to_arrow().to_pandas()
 
 
 class Kept(Protocol):

@@ -123,7 +123,7 @@ class Topics:
             if known.batch - batch_id > 1:
                 raise MillstreamError(
                     f"query {self._name} brings batch {batch_id}, but batch {known.batch} is in its topics already: its"
-                    " checkpoint is an older copy. Nothing was written. Put the right checkpoint back, or begin again where you want:"
+                    " checkpoint is an older copy. Nothing was written. Put the right one back, or begin again where you want:"
                     f" `millstream groups reset {self._name} --to-…`."
                 )
             if known.batch >= batch_id:
