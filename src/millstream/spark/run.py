@@ -43,7 +43,7 @@ from millstream.spark import deadletters, late
 from millstream.spark.analysis import explain
 from millstream.spark.context import Context
 from millstream.spark.progress import Facts, Offsets, maybe_late, next_offsets
-from millstream.spark.session import local_slots, session, work_folder
+from millstream.spark.session import local_slots, session, table_folder
 from millstream.spark.tables import TableCopies
 
 FAILURES = 5  # in a row, without a batch between them; then a query counts as failed, and is tried only now and then
@@ -94,7 +94,7 @@ def run(
     spark = spark or session(app.name, settings, slots=slots, progress=_say)
     with Reporter(settings.log, app.name) as reporter:
         names = [i.name for q in queries for i in q.states]
-        copies = TableCopies(settings.log, names, work_folder(settings.data) / "tables", partial(_tell, reporter))
+        copies = TableCopies(settings.log, names, table_folder(settings), partial(_tell, reporter))
         supervisor = _Supervisor(spark, app.name, settings, copies, reporter, stop)
         try:
             copies.start()
@@ -125,7 +125,9 @@ class _Supervisor:
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._began: set[str] = set()
         self._side = ThreadPoolExecutor(1, thread_name_prefix="millstream-late")
-        self._context = Context(spark, app, kafka, settings.postgres, settings.data, copies, self._wrote)
+        self._context = Context(
+            spark, app, kafka, settings.postgres, settings.data, copies, settings.checkpoints, self._wrote
+        )
         self._dropped = settings.data / "dropped" / app
         self._listener = _Listener(self._events, self)
         spark.streams.addListener(self._listener)
