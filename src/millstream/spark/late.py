@@ -24,9 +24,10 @@ from pyspark.sql import functions as F
 from millstream.app.inputs import Topic
 from millstream.app.query import Query
 from millstream.settings import Kafka
-from millstream.spark.decode import ORIGIN, events
+from millstream.spark.inputs.topic import events, with_watermark
 from millstream.spark.kafka import Ranges, read_range
-from millstream.spark.windows import is_window, with_watermark
+from millstream.spark.operators.windows import is_window
+from millstream.spark.provenance import ORIGIN
 
 # Of the files: {"version", "batch", "watermark" (epoch ms), "rows", "offsets": {topic: {partition: [[from, to], …]}} or null}
 VERSION = 1
