@@ -1,4 +1,4 @@
-"""Every output over every combination of inputs, latency and kind of function: it runs with the right rows, or is refused in words.
+"""Every output over every combination of inputs, latency and kind of function: right rows, or refused in words.
 
 What is right is what the same function makes of the same rows as plain frames. A cell that is refused is refused by the decorator
 or by the analysis before it starts: none fails while it runs.

@@ -55,7 +55,7 @@ def test_a_column_of_that_name_which_is_something_else(frames):
     from millstream.spark.provenance import merged
 
     left, _ = frames
-    with pytest.raises(MillstreamError, match="q: the column '_origin' names the events.*made it int"):
+    with pytest.raises(MillstreamError, match=r"q: the column '_origin' names the events.*made it int"):
         merged(left.withColumn("_origin", left.id), "q")
 
 

@@ -58,13 +58,13 @@ def test_the_jvm_ends_with_its_driver_and_nothing_is_left_in_the_working_folder(
 
 
 def test_folders_of_dead_processes_are_removed(tmp_path):
-    from millstream.spark.session import _work_folder
+    from millstream.spark.session import work_folder
 
     dead = subprocess.Popen(["true"])
     dead.wait()
     left = tmp_path / "spark" / str(dead.pid)
     left.mkdir(parents=True)
     (left / "librocksdb.so").write_bytes(b"")
-    assert _work_folder(tmp_path) == tmp_path / "spark" / str(os.getpid())
+    assert work_folder(tmp_path) == tmp_path / "spark" / str(os.getpid())
     assert [p.name for p in (tmp_path / "spark").iterdir()] == [str(os.getpid())]
     assert Path.cwd() != tmp_path

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -14,7 +16,7 @@ from millstream.settings import Settings
 from millstream.spark.context import Context
 from millstream.spark.driver import Driver, SparkDied
 from millstream.spark.pickling import send_applications_by_value
-from millstream.spark.session import local_slots, session
+from millstream.spark.session import local_slots, session, work_folder
 from millstream.spark.tables import TableCopies
 
 __all__ = ["SparkDied", "run"]
@@ -41,8 +43,9 @@ def run(
     slots = local_slots([sum(i.topic.partitions for i in q.streams) for q in queries if q.realtime])
     spark = spark or session(app.name, settings, slots=slots, progress=_say)
     send_applications_by_value()
-    copies = TableCopies(settings.log, [i.name for q in queries for i in q.states])
     with Reporter(settings.log, app.name) as reporter:
+        names = [i.name for q in queries for i in q.states]
+        copies = TableCopies(settings.log, names, work_folder(settings.data) / "tables", partial(_tell, reporter))
         context = Context(spark, app.name, settings.log, settings.postgres, settings.data, copies)
         driver = Driver(context, reporter, stop)
         try:
@@ -52,6 +55,10 @@ def run(
         finally:
             copies.close()
             driver.shut_down(stop_spark=owned)
+
+
+def _tell(reporter: Reporter, table: str, facts: Mapping[str, Any]) -> None:
+    reporter.report("table", table, **facts)
 
 
 def _say(file: str, done: int, total: int) -> None:

@@ -57,7 +57,7 @@ def session(
     more: settings of Spark's own that win over ours.
     Raises MillstreamError when there is no suitable Java or a jar is missing.
     """
-    work = _work_folder(settings.data)
+    work = work_folder(settings.data)
     local = not settings.spark or settings.spark.startswith("local")
     options = _options(work, settings, slots if local else 0, local)
     if connector:
@@ -121,7 +121,7 @@ def _environment(home: Path, local: bool) -> None:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
-def _work_folder(data: Path) -> Path:
+def work_folder(data: Path) -> Path:
     """Make a folder for Spark's temporary files, and remove those of processes that are gone."""
     root = data.absolute() / "spark"
     root.mkdir(parents=True, exist_ok=True)
