@@ -228,10 +228,11 @@ def _is_bounded(frame: DataFrame, join: Any) -> bool:
     """Whether the join's condition lets Spark forget rows of both sides (Spark's StreamingSymmetricHashJoinHelper)."""
     if join.condition().isEmpty():
         return False
-    if any(_has_watermark(a) for equal in _equalities(join.condition().get()) for a in _items(equal.children())):
-        return True
     jvm = frame.sparkSession._jvm
     assert jvm is not None
+    join = jvm.org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions.apply(join)  # BETWEEN by two comparisons
+    if any(_has_watermark(a) for equal in _equalities(join.condition().get()) for a in _items(equal.children())):
+        return True
     helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
     left, right, any_time = join.left().outputSet(), join.right().outputSet(), jvm.scala.Option.apply(1_000_000)
     return all(
