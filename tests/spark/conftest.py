@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from millstream.app import App
-from millstream.app.inputs import Topic
+from millstream.app.graph import graph
+from millstream.app.inputs import Table, Topic
 from millstream.app.query import Query
+from millstream.client.admin import ensure_topics
 from millstream.monitor.status import read
 from millstream.postgresql.connect import ensure_database
 from millstream.postgresql.server import Server
@@ -54,6 +56,9 @@ class Runner:
         declared = App(app)
         declared.queries = {q.name: q for q in queries}
         declared.topics = dict(topics or {i.name: i for q in queries for i in q.inputs if isinstance(i, Topic)})
+        declared.tables = {i.name: i for q in queries for i in q.inputs if isinstance(i, Table)}
+        needed = graph(declared, self.settings).topics
+        ensure_topics(self._kafka, [(topic.name, topic.partitions, topic.config) for topic in needed])
         ready, stop = threading.Event(), threading.Event()
         errors: list[BaseException] = []
 

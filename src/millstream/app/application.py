@@ -37,7 +37,7 @@ class App:
 
     def __init__(self, name: str) -> None:
         """name: lower-case letters, digits and underscores; it prefixes consumer groups, the views' schema and topics."""
-        self.name = check_name("an application", name)
+        self.name = check_name("an application name", name)
         self.topics: dict[str, Topic] = {}
         self.tables: dict[str, Table] = {}
         self.queries: dict[str, Query] = {}
@@ -181,7 +181,7 @@ class App:
 
     def _check(self, query: Query) -> None:
         where = str(query)
-        check_name(where, query.name)
+        check_name(f"a name of the {query.output.kind}", query.name)
         if query.name in self.queries or query.name == DEAD_LETTERS:
             raise MillstreamError(f"{where}: the name is taken; give another function name or name=….")
         for given in query.inputs:

@@ -14,8 +14,9 @@ from millstream.settings.addresses import Kafka, redact, resolve
 from millstream.settings.errors import MillstreamError
 
 FILE = "millstream.toml"
-_KNOWN = ("data", "cache", "kafka", "postgres", "spark", "sources")
+_KNOWN = ("data", "cache", "kafka", "postgres", "spark", "sources", "console_origins")
 _SOURCE_VARIABLE = "MILLSTREAM_SOURCE_"
+_ADDRESSES = ("MILLSTREAM_KAFKA", "MILLSTREAM_KAFKA_OPTIONS", "MILLSTREAM_POSTGRES", "MILLSTREAM_SPARK")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Settings:
     postgres: the libpq connection string of the store of views, or "" for the embedded PostgreSQL.
     sources: connection strings of the source databases by name; a name without one means the embedded PostgreSQL.
     spark: the Spark master URL, or "" for Spark on this machine.
+    console_origins: where a tunnel or proxy shows the page, such as "https://page.example"; by default it answers for loopback.
     """
 
     data: Path = Path(".millstream")
@@ -36,6 +38,18 @@ class Settings:
     postgres: str = field(default="", repr=False)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark: str = ""
+    console_origins: tuple[str, ...] = ()
+
+    @classmethod
+    def embedded(cls, data: Path) -> Settings:
+        """Return settings without any address, whatever `millstream.toml` and the environment say: everything runs in `data`."""
+        cache = os.environ.get("MILLSTREAM_CACHE")
+        return cls(data=data, cache=Path(cache).expanduser() if cache else _default_cache())
+
+    @classmethod
+    def inherited(cls) -> Settings:
+        """Read the environment alone: what a child process does that was started with `environment()`."""
+        return cls._of(_from_environment(os.environ), "environment")
 
     @classmethod
     def load(cls, flags: Mapping[str, str | None] | None = None, *, folder: Path | None = None) -> Settings:
@@ -47,6 +61,10 @@ class Settings:
         values, origin = _from_file((folder or Path()) / FILE)
         values = {**values, **_from_environment(os.environ)}
         values.update({k: v for k, v in (flags or {}).items() if v is not None})
+        return cls._of(values, origin)
+
+    @classmethod
+    def _of(cls, values: Mapping[str, object], origin: str) -> Settings:
         kafka_options = {
             k: _text(v, f"[kafka] {k}", origin) for k, v in _table(values, "kafka_options", origin).items()
         }
@@ -67,11 +85,16 @@ class Settings:
                 for name, v in _table(values, "sources", origin).items()
             },
             spark=_text(values.get("spark", ""), "spark", origin),
+            console_origins=_texts(values.get("console_origins", []), "console_origins", origin),
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the variables from which a child process loads these same settings."""
+        """Return the variables from which a child process loads these settings and nothing else (see `inherited`).
+
+        Addresses that our own environment has beside them are blanked.
+        """
         variables = {
+            **{name: "" for name in os.environ if name.startswith(_SOURCE_VARIABLE) or name in _ADDRESSES},
             "MILLSTREAM_DATA": str(self.data.absolute()),
             "MILLSTREAM_CACHE": str(self.cache.absolute()),
         }
@@ -83,6 +106,8 @@ class Settings:
             variables["MILLSTREAM_POSTGRES"] = self.postgres
         if self.spark:
             variables["MILLSTREAM_SPARK"] = self.spark
+        if self.console_origins:
+            variables["MILLSTREAM_CONSOLE_ORIGINS"] = " ".join(self.console_origins)
         return variables | {_SOURCE_VARIABLE + name.upper(): address for name, address in self.sources.items()}
 
     @property
@@ -148,6 +173,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     for key in ("data", "cache", "kafka", "postgres", "spark"):
         if value := environment.get(f"MILLSTREAM_{key.upper()}"):
             values[key] = value
+    if origins := environment.get("MILLSTREAM_CONSOLE_ORIGINS"):
+        values["console_origins"] = origins.split()
     if options := environment.get("MILLSTREAM_KAFKA_OPTIONS"):
         try:
             values["kafka_options"] = json.loads(options)
@@ -155,7 +182,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
             raise MillstreamError(
                 f"MILLSTREAM_KAFKA_OPTIONS must be a JSON object of client properties: {error}."
             ) from error
-    sources = {k[len(_SOURCE_VARIABLE) :].lower(): v for k, v in environment.items() if k.startswith(_SOURCE_VARIABLE)}
+    sources = {
+        k[len(_SOURCE_VARIABLE) :].lower(): v for k, v in environment.items() if k.startswith(_SOURCE_VARIABLE) and v
+    }
     return values | ({"sources": sources} if sources else {})
 
 
@@ -163,6 +192,12 @@ def _text(value: object, key: str, origin: str) -> str:
     if not isinstance(value, str):
         raise MillstreamError(f"{origin}: {key} must be a string, got {value!r}.")
     return value
+
+
+def _texts(value: object, key: str, origin: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise MillstreamError(f"{origin}: {key} must be a list of strings, got {value!r}.")
+    return tuple(value)
 
 
 def _table(values: Mapping[str, object], key: str, origin: str) -> dict[str, object]:
