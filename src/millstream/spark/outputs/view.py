@@ -13,6 +13,7 @@ rows that are no longer there are removed. Its streaming query reads the tables'
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import cast
 
@@ -34,6 +35,9 @@ from millstream.spark.context import Context
 from millstream.spark.kafka import read_stream
 from millstream.spark.operators.windows import flat_key, flatten
 from millstream.spark.provenance import ORIGIN
+
+# Views of one application start side by side, and PostgreSQL's "IF NOT EXISTS" does not keep two from making one schema.
+_ENSURING = threading.Lock()
 
 
 def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
@@ -104,7 +108,8 @@ class ViewTable:
         self._query = query
         self._target = Target.of(context.app, query.output.to, to_arrow_schema(rows, timezone="UTC"), key)
         self._connection: Connection | None = None
-        ensure(self._connected(), self._target)
+        with _ENSURING:
+            ensure(self._connected(), self._target)
 
     def write(self, rows: pa.Table, number: int, *, whole: bool = False) -> None:
         """Write a batch and its number in one transaction; a batch that is there already changes nothing.
