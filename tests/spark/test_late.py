@@ -95,5 +95,5 @@ def test_which_rows_a_batch_dropped(spark, kind, late):
         times = [hour(4), hour(4, 59), hour(5, 45), hour(6), hour(7)]
     rows = frame(spark, "seen", [Seen(place="x", at=t) for t in times])
     query = Query("q", (TOPIC,), functions[kind], View("q", ("place",)))
-    found = dropped(rows, query, TOPIC, int(hour(6).timestamp() * 1000)).collect()
+    found = dropped([rows], query, int(hour(6).timestamp() * 1000)).collect()
     assert sorted(r.offset for r in found) == late
