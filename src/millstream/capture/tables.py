@@ -186,7 +186,7 @@ class Tables:
         return changed
 
     def _admit(self, topic: str, table: SourceTable, waiting: Callable[[], bool]) -> None:
-        """Begin to capture a table that was mended, or is another one now: have it watched, and copy it when what ran then has ended."""
+        """Begin to capture a table that was mended, or is another one now: watch it, and copy it when what ran has ended."""
         if not self._sink.flush(waiting):
             raise MillstreamError("stopped while a table was looked at")
         others = [t for name, t in self.found.items() if name != topic]
