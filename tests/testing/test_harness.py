@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from millstream.capture.postgres.slot import slot_name
 from psycopg.conninfo import make_conninfo
 
 import millstream as ms
+from millstream.capture.postgres.slot import slot_name
 from millstream.postgresql.connect import ensure_database
 from millstream.postgresql.server import Server
 from millstream.settings import MillstreamError, Settings
