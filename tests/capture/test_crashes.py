@@ -30,6 +30,7 @@ FIRST_RUN = {
 }
 # Later passes too, so that the second kill falls into the middle of what is read again.
 SECOND = [*failpoints.ALL, f"{failpoints.CHANGE_SENT}:{ROWS * UPDATES // 2}", f"{failpoints.COMMIT_SENT}:{UPDATES}"]
+PARTS = 4  # so that a test takes about a minute
 
 
 @pytest.fixture
@@ -85,12 +86,14 @@ def folds(source: Source) -> None:
         assert capture.stop() == 0
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("first", failpoints.ALL)
-def test_two_kills_and_a_crash_of_the_source_between_them(source: Source, fragile: Server, first: str) -> None:
+def test_two_kills_and_a_crash_of_the_source_between_them(
+    source: Source, fragile: Server, first: str, part: int
+) -> None:
     state = source.folder / "state" / f"{source.app}-ops.json"
     folds(source)
-    for turn, second in enumerate(SECOND):
+    for turn, second in enumerate(SECOND[part::PARTS]):
         if first in FIRST_RUN:
             state.unlink()
             source.sql.execute("DELETE FROM t WHERE id > %s", [2599 - turn])

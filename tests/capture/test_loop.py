@@ -65,7 +65,7 @@ class ToySource:
         self.received = 0
         self.topics: Sequence[str] = ()
 
-    def cannot_resume(self, position: int) -> str:
+    def cannot_resume(self, identity: str, position: int) -> str:
         return "it is behind" if position < self.toy.confirmed else ""
 
     def describe(self, table: Table) -> SourceTable:

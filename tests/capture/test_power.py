@@ -79,7 +79,7 @@ def test_what_was_confirmed_to_the_source_survives(rows: Source, tmp_path: Path,
         broker.start()
         found = servers.latest(rows.kafka, rows.topic("t"))
         assert found == rows.rows("t")  # all of it, before anything is repaired
-        assert "is copied anew" not in folds(rows)
+        assert "is copied again" not in folds(rows)
     finally:
         broker.end()
 
@@ -92,7 +92,7 @@ def test_a_topic_that_has_lost_its_end_is_filled_again(rows: Source, broker: Bro
     segment.write_bytes(data[: len(data) * 3 // 4])
     broker.start()
     log = folds(rows)
-    assert "is copied anew: its topic has lost messages: partition 0 ends at offset" in log
+    assert "is copied again: its topic has lost messages: partition 0 ends at offset" in log
     assert "'reason': 'its topic has lost messages: partition 0" in log
 
 

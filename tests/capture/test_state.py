@@ -19,7 +19,7 @@ def test_reads_the_first_version(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "made", "app", "ops")
     (tmp_path / "made" / "app-ops.json").write_bytes(YESTERDAY)
     table = TableState("public.planes", "x", False, ["N1"], 3, {0: 17}, ["tailnum"], {"tailnum": "1:text"})
-    state = State(1, "7", "ops", "s", 5, {"planes": table})
+    state = State(1, "7", "ops", 5, {"planes": table})
     assert file.load() == state
     file.save(state)
     assert file.load() == state

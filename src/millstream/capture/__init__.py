@@ -27,7 +27,7 @@ def run(
     """Capture the tables of one database into their topics until `stop` is set.
 
     source: the database's name in the settings. state: a folder for what is remembered between runs.
-    ready: called when every table is copied. Raises MillstreamError when source or log refuse; run it again, and it goes on
+    ready: called when every table is copied. Raises MillstreamError when source or log refuse; run it again, and it continues
     where it was.
     """
     from millstream.capture.loop import Capture

@@ -78,7 +78,7 @@ class Capture:
     def run(self, ready: Callable[[dict[str, object]], None]) -> None:
         """Capture until `stop` is set; call `ready` when every table is copied and the log read up to there.
 
-        Raises MillstreamError when the source or the log refuses; starting again goes on where it was.
+        Raises MillstreamError when the source or the log refuses; starting again continues where it was.
         """
         try:
             with self._open(self.alive) as source:
@@ -108,7 +108,7 @@ class Capture:
         tables.copy_unwatched(present or set())
         reason = why if state.confirmed else ""
         if reason:
-            _log.warning("every table is copied anew: %s", why)
+            _log.warning("every table is copied again: %s", why)
         if why:
             state.confirmed = 0
         self._file.save(state)
@@ -118,12 +118,12 @@ class Capture:
         if why and not self._stop.is_set():
             state.confirmed = source.start_over(self._stop)
             reach(failpoints.SLOT_CREATED)
-            state.system, state.database = source.identity, source.database
             tables.copy_all(reason)
         else:
             tables.wait()
         if self._stop.is_set():
             return
+        state.system, state.database = source.identity, source.database
         self._file.save(state)
         self._changes = Changes(source.connector, self._app, source.database, self._sink, self._stop_table, self.alive)
         self._snapshotter = Snapshotter(source, self._sink, self._changes, self._record, self.alive)
@@ -136,9 +136,9 @@ class Capture:
         state = self._state
         if not state.confirmed:
             return "nothing was captured before"
-        if (state.system, state.database) != (source.identity, source.database):
+        if state.database != source.database:
             return "the source is another database than before"
-        return source.cannot_resume(state.confirmed)
+        return source.cannot_resume(state.system, state.confirmed)
 
     # --- while the log is followed ---
 
@@ -210,7 +210,7 @@ class Capture:
                 self._tables.altered.pop(topic, None)
                 self._snapshotter.drop(topic)
                 table.restart(ends, f"its topic has lost messages: {lost}")
-                _log.error("%s is copied anew: %s", table.relation, table.reason)
+                _log.error("%s is copied again: %s", table.relation, table.reason)
             table.ends = ends
         self._state.confirmed = max(position, self._state.confirmed)
         self._file.save(self._state)

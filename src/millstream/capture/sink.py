@@ -40,7 +40,7 @@ class Sink(Protocol):
     """What a capture needs of a log."""
 
     def prepare(self, topics: Sequence[str]) -> dict[str, str]:
-        """Make the compacted topics; return their identities, which change when a topic is made anew ("" if unknown)."""
+        """Make the compacted topics; return their identities ("" if unknown). One that is deleted and made again has another."""
 
     def send(self, topic: str, key: bytes, value: bytes | None) -> None:
         """Hand over a message; waits while too much is unacknowledged."""

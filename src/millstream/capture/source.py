@@ -112,10 +112,10 @@ class Source(Protocol):
 
     @property
     def identity(self) -> str:
-        """What positions are positions of: another server, or one made anew, has another identity."""
+        """What positions are positions of: the server and, where there are such, its timeline. `cannot_resume` compares it."""
 
-    def cannot_resume(self, position: int) -> str:
-        """Return why the log cannot be followed from a position, in words; "" when it can."""
+    def cannot_resume(self, identity: str, position: int) -> str:
+        """Return why the log cannot be followed from a position of the source with that identity, in words; "" when it can."""
 
     def describe(self, table: Table) -> SourceTable:
         """Return a table as it is now. Raises TableProblem when it cannot be captured."""

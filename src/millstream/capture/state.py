@@ -1,12 +1,12 @@
 """What a capture remembers between runs, in one JSON file per application and source, replaced atomically.
 
-    {"version": 1, "system": "7…" (the database cluster's identifier), "database": "ops", "slot": "millstream_…",
-     "confirmed": 12345 (the highest position that the source was told to forget, 0 before the first),
+    {"version": 1, "system": "7…/1" (the source's identity: of PostgreSQL the cluster's identifier and timeline),
+     "database": "ops", "confirmed": 12345 (the highest position that the source was told to forget, 0 before the first),
      "tables": {"planes": {"relation": "public.planes", "topic_id": "…", "copied": false, "after": ["N101"] (the last key
        copied, in text), "rows": 20000, "sweep": {"0": 17} (offsets before which the topic holds rows of an earlier life),
        "key": ["tailnum"], "columns": {"tailnum": "1:text"},
        "ends": {"0": 20100} (where the topic ended when this was written: with fewer messages it has lost some),
-       "reason": "its topic was made anew" (why it is copied, "" for a table that is new)}}}
+       "reason": "its key was changed" (why it is copied, "" for a table that is new)}}}
 
 A lost or older file is harmless: what it does not know is copied again.
 """
@@ -59,7 +59,6 @@ class State(msgspec.Struct):
     version: int = VERSION
     system: str = ""
     database: str = ""
-    slot: str = ""
     confirmed: int = 0
     tables: dict[str, TableState] = {}
 

@@ -61,7 +61,7 @@ class Tables:
             self._compare(topic, found)
 
     def _compare(self, topic: str, table: SourceTable) -> None:
-        """Find out whether the copy holds: not of a new table, nor when its topic was made anew or has lost messages."""
+        """Find out whether the copy holds: not of a new table, nor when its topic is another one or has lost messages."""
         known = self._state.tables.get(topic)
         fresh = self._fresh(topic, table)
         if known is None or not known.relation:
@@ -69,7 +69,7 @@ class Tables:
         elif known.relation != fresh.relation:
             why = f"it was {known.relation} before"
         elif known.topic_id != fresh.topic_id:
-            why = "its topic was made anew"
+            why = "its topic is another one than before"
         elif lost := known.lost(self._sink.ends(topic)):
             why = f"its topic has lost messages: {lost}"
         else:
@@ -77,7 +77,7 @@ class Tables:
                 known.sweep = self._sink.ends(topic)
             return
         if why:
-            _log.warning("%s is copied anew: %s", table.full_name, why)
+            _log.warning("%s is copied again: %s", table.full_name, why)
         if known.relation == fresh.relation:  # changes from before may still come: see look
             fresh.key, fresh.columns = known.key, known.columns
         fresh.restart(self._sink.ends(topic), why)
@@ -92,11 +92,11 @@ class Tables:
         )
 
     def copy_unwatched(self, present: Collection[str]) -> None:
-        """Copy the tables whose changes have passed us by: somebody had the source not watch them, or made them anew."""
+        """Copy the tables whose changes have passed us by: somebody had the source not watch them, or made other ones."""
         for topic, table in self.found.items():
             state = self._state.tables[topic]
             if table.full_name not in present and (state.copied or state.after):
-                _log.warning("%s is copied anew: the source was not watching it", table.full_name)
+                _log.warning("%s is copied again: the source was not watching it", table.full_name)
                 state.restart(self._sink.ends(topic), "the source was not watching it")
 
     def copy_all(self, why: str) -> None:
@@ -186,16 +186,16 @@ class Tables:
         return changed
 
     def _admit(self, topic: str, table: SourceTable, waiting: Callable[[], bool]) -> None:
-        """Begin to capture a table that was mended or made anew: have it watched, and copy it when what ran then has ended."""
+        """Begin to capture a table that was mended, or is another one now: watch it, and copy it when what ran has ended."""
         if not self._sink.flush(waiting):
             raise MillstreamError("stopped while a table was looked at")
         others = [t for name, t in self.found.items() if name != topic]
         if problem := self._source.watch([*others, table]).get(table.full_name):
             raise TableProblem(problem)
-        reason = self.stopped.pop(topic, "it was made anew")
+        reason = self.stopped.pop(topic, "it is another table than before")
         state = self._fresh(topic, table)
         state.restart(self._sink.ends(topic), reason)
-        _log.warning("%s is copied anew: %s", table.full_name, reason)
+        _log.warning("%s is copied again: %s", table.full_name, reason)
         self._state.tables[topic] = state
         self.found[topic] = table
         self.altered.pop(topic, None)
@@ -203,7 +203,7 @@ class Tables:
         self._waited = time.monotonic()
 
     def alter(self, received: int, waiting: Callable[[], bool]) -> list[str]:
-        """Copy the tables anew whose rows are others now although no log says so, when the log was read up to that change.
+        """Copy those tables again whose rows are others now although no log says so, when the log was read up to that change.
 
         That is so after a column was added with a default, renamed or given another type, and after the key was changed.
         Returns the topics of the tables whose columns or key are others now.
@@ -222,7 +222,7 @@ class Tables:
             elif rewritten:
                 state.restart(None, "its columns were changed")
             if not state.copied:
-                _log.info("%s is copied anew: %s", table.full_name, state.reason)
+                _log.info("%s is copied again: %s", table.full_name, state.reason)
             state.columns, state.key = dict(now), list(table.key)
             self.found[topic] = table
             done.append(topic)

@@ -36,12 +36,19 @@ class Replication:
         )
         self._pg = self._connection.pgconn
 
-    def system(self) -> str:
-        """Return the identifier of the database cluster, made when it was initialized."""
+    def identify(self) -> tuple[str, int]:
+        """Return the identifier of the database cluster, made when it was initialized, and its timeline."""
         result = self._pg.exec_(b"IDENTIFY_SYSTEM")
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise self._failed("IDENTIFY_SYSTEM", result)
-        return (result.get_value(0, 0) or b"").decode()
+        return (result.get_value(0, 0) or b"").decode(), int(result.get_value(0, 1) or 0)
+
+    def history(self, timeline: int) -> str:
+        """Return the history of a timeline: a line for each one that it comes from, with the position where it was left."""
+        result = self._pg.exec_(f"TIMELINE_HISTORY {timeline}".encode())
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise self._failed("TIMELINE_HISTORY", result)
+        return (result.get_value(0, 1) or b"").decode()
 
     def start(self, slot: str, publication: str, lsn: int) -> None:
         """Begin to receive the transactions that were committed after `lsn`. Raises MillstreamError when it is refused.
@@ -109,3 +116,13 @@ def keepalive(frame: bytes) -> tuple[int, bool]:
     """Return (position up to which everything was sent, whether an answer is wanted) of a keepalive frame."""
     _, end, _, reply = _KEEPALIVE.unpack_from(frame)
     return end, bool(reply)
+
+
+def left_at(history: str, timeline: int) -> int | None:
+    """Return the position at which a timeline was left, from another one's history; None when that does not come from it."""
+    for line in history.splitlines():
+        fields = line.split("#")[0].split()
+        if len(fields) >= 2 and fields[0] == str(timeline):
+            high, _, low = fields[1].partition("/")
+            return int(high, 16) << 32 | int(low, 16)
+    return None

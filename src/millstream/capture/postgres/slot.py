@@ -233,7 +233,7 @@ def remove(connection: Connection, name: str, *, publication: bool = True) -> No
 
 
 def wait_until_free(connection: Connection, name: str, stop: threading.Event) -> None:
-    """Wait until nobody follows the slot. Raises MillstreamError when somebody goes on doing so."""
+    """Wait until nobody follows the slot. Raises MillstreamError when somebody still does after some time."""
     deadline = time.monotonic() + IN_USE_S
     while (slot := find(connection, name)) is not None and slot.active_pid is not None and not stop.is_set():
         if time.monotonic() > deadline:

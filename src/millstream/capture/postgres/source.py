@@ -18,7 +18,7 @@ from millstream.capture.postgres import slot
 from millstream.capture.postgres.catalog import OPTIONS, CatalogTable, describe
 from millstream.capture.postgres.decoding import Captured, Decoder
 from millstream.capture.postgres.pgoutput import Commit, decode
-from millstream.capture.postgres.replication import DATA, KEEPALIVE, Replication, data_header, keepalive
+from millstream.capture.postgres.replication import DATA, KEEPALIVE, Replication, data_header, keepalive, left_at
 from millstream.capture.postgres.rows import Rows
 from millstream.capture.postgres.snapshot import ChunkReader, Moment, Unseen, snapshot
 from millstream.capture.source import Receiver, Row, SourceTable, TableProblem
@@ -67,7 +67,8 @@ class PostgresSource:
     def check(self) -> None:
         """Raise MillstreamError, saying what to do, when the server cannot give us its log."""
         slot.check_source(self._connection, self._conninfo, self._slot)
-        self.identity = self._replication.system()
+        self._system, self._timeline = self._replication.identify()
+        self.identity = f"{self._system}/{self._timeline}"
 
     def close(self) -> None:
         """End the connections; the slot stays."""
@@ -131,8 +132,15 @@ class PostgresSource:
 
     # --- the log ---
 
-    def cannot_resume(self, position: int) -> str:
-        """See Source."""
+    def cannot_resume(self, identity: str, position: int) -> str:
+        """See Source. A timeline ends for those that follow another one when a standby is promoted."""
+        system, _, timeline = identity.partition("/")
+        if system != self._system:
+            return "the source is another database than before"
+        if timeline and int(timeline) != self._timeline:
+            left = left_at(self._replication.history(self._timeline), int(timeline))
+            if left is None or left < position:
+                return "the source is now a standby that lacks the end of what was captured, or a copy from a backup"
         found = slot.find(self._connection, self._slot)
         if found is None:
             return f"the replication slot {self._slot} is gone"
