@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from millstream.postgresql.connect import Connection
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="print the rows of this view: VIEW or APP.VIEW")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="how many rows, newest keys first")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="how many rows, the newest times first")]
 App = Annotated[str | None, typer.Option(metavar="NAME", help="only this application's views")]
 
+_TIMES = (1082, 1114, 1184)  # date, timestamp, timestamptz: their oids in pg_type.dat
 STATEMENT_S = 30.0  # how long the database may take: counting a huge view must not run for ever
 LIMIT = 20
 
@@ -94,6 +96,13 @@ def _show(at: Common, connection: Connection, view: tuple[str, str, Any], limit:
 
     table = sql.Identifier(view[0], view[1])
     key = [column for (column,) in connection.execute(_KEY, [view[0], view[1]])]
+    types = {
+        c.name: c.type_code
+        for c in connection.execute(sql.SQL("select * from {} limit 0").format(table)).description or ()
+    }
+    key.sort(
+        key=lambda column: types.get(column) not in _TIMES
+    )  # stable: the newest first, then the others in their order
     order = sql.SQL(", ").join(sql.SQL("{} desc").format(sql.Identifier(column)) for column in key)
     query = sql.SQL("select * from {}{} limit {}").format(
         table, sql.SQL(" order by ") + order if key else sql.SQL(""), sql.Literal(limit)
@@ -104,7 +113,7 @@ def _show(at: Common, connection: Connection, view: tuple[str, str, Any], limit:
     if at.json:
         at.out.document([dict(zip(columns, row, strict=True)) for row in rows])
         return
-    numbers = [c for n, c in enumerate(columns) if rows and isinstance(rows[0][n], int | float)]
+    numbers = [c for n, c in enumerate(columns) if rows and isinstance(rows[0][n], int | float | Decimal)]
     at.out.table(columns, rows, numbers=numbers, empty="no rows yet")
 
 
