@@ -31,6 +31,8 @@ import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.app.inputs import Topic
+from millstream.app.names import candidates
+from millstream.app.outputs import Alert
 from millstream.app.query import Query
 from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
@@ -110,8 +112,8 @@ def run(context: Context, realtime: bool, events: Events, rate: float, number: i
     name = f"{'realtime' if realtime else 'batches'}_{number}"
     topic = Topic(f"departures_{name}", Departure, key="tailnum", event_time="departed_at", partitions=PARTITIONS)
     every = commit if realtime else timedelta(milliseconds=1)
-    query = Query(name, "alert", (topic,), lambda d: d, name, ("tailnum",), realtime, every)
-    output = alerts.candidates(context.app, name)
+    query = Query(name, (topic,), lambda d: d, Alert(name, ("tailnum",)), realtime, every)
+    output = candidates(context.app, name)
     ensure_topics(context.kafka, [(topic.name, PARTITIONS, {}), (output, PARTITIONS, {})])
     sent, arrived = [0.0] * len(events.messages), [0.0] * len(events.messages)
     stop = threading.Event()

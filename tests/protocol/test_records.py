@@ -1,10 +1,8 @@
 """The record batch format: what is built can be read, damage is refused, bombs do not go off."""
 
 import contextlib
-import gzip
 import struct
 
-import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +30,13 @@ def form(request):
         yield
 
 
+def check(batch):
+    """Walk the records of an uncompressed batch."""
+    head = records.header(batch)
+    anything = 2**63 - 1, -(2**63), 2**63 - 1, False
+    return records.walk.check(bytes(batch[61:]), head.record_count, head.base_timestamp, *anything, [])
+
+
 @given(MESSAGES, st.sampled_from(CODECS), st.data())
 def test_what_is_built_is_read_again(messages, codec, data):
     times = [data.draw(st.integers(0, 2**40)) for _ in messages]
@@ -45,7 +50,7 @@ def test_what_is_built_is_read_again(messages, codec, data):
     assert (header.base_timestamp, header.max_timestamp) == (times[0], max(times))
     assert header.codec == codec
     if codec == records.NONE:
-        assert records.check(batch) == max(times)
+        assert check(batch) == max(times)
 
 
 @given(MESSAGES, st.sampled_from(CODECS), st.data())
@@ -156,37 +161,6 @@ def test_damage_is_refused_never_guessed(codec):
             list(records.records(batch[:size]))
 
 
-@pytest.mark.parametrize("codec", [records.GZIP, records.SNAPPY, records.LZ4, records.ZSTD])
-def test_a_bomb_does_not_go_off(codec):
-    bomb = records.compress(codec, bytes(10_000_000))
-    with pytest.raises(RecordsError, match="more than the 1000000 bytes"):
-        records.decompress(codec, bomb, 1_000_000)
-    assert len(records.decompress(codec, bomb, 10_000_000)) == 10_000_000
-
-
-@pytest.mark.parametrize("codec", [records.GZIP, records.SNAPPY, records.LZ4, records.ZSTD])
-def test_damaged_frames(codec):
-    packed = bytes(records.compress(codec, b"some text " * 100))
-    for broken in (b"", b"\x00" * 20, packed[: len(packed) // 2], packed[:-3]):
-        with pytest.raises(RecordsError, match="damaged"):
-            records.decompress(codec, broken)
-
-
-def test_snappy_with_and_without_framing():
-    text = b"some text " * 10_000
-    assert bytes(records.decompress(records.SNAPPY, bytes(cramjam.snappy.compress_raw(text)))) == text
-    assert records.compress(records.SNAPPY, text)[:8] == b"\x82SNAPPY\x00"
-    assert bytes(records.decompress(records.SNAPPY, records.compress(records.SNAPPY, text))) == text
-
-
-def test_other_writers_frames():
-    text = b"some text " * 10_000
-    assert bytes(records.decompress(records.GZIP, gzip.compress(text))) == text
-    streamed = cramjam.zstd.Compressor()
-    streamed.compress(text)
-    assert bytes(records.decompress(records.ZSTD, bytes(streamed.finish()))) == text
-
-
 def test_unknown_codecs():
     for codec in (5, 6, 7):
         with pytest.raises(RecordsError, match="unknown"):
@@ -203,11 +177,11 @@ def test_unknown_codecs():
         (lambda b: struct.pack_into(">i", b, 57, 1_000_000), "do not fit"),
     ],
 )
-def test_counts_that_are_wrong_are_found_without_reading_records(change, says):
+def test_counts_that_are_wrong_are_found(change, says):
     batch = records.build([(b"k", b"v"), (b"k", b"v")], 1)
     change(batch)
     with pytest.raises(RecordsError, match=says):
-        records.check(batch)
+        check(batch)
 
 
 @given(
@@ -223,12 +197,12 @@ def test_a_walk_over_runs_of_equal_records(runs, data):
         sizes += [size] * count
         times += [1000 + deltas[i % len(deltas)] for i in range(count)]
     batch = records.build([(b"k", bytes(size)) for size in sizes], times)
-    assert records.check(batch) == max(times)
+    assert check(batch) == max(times)
     cut = data.draw(st.integers(1, min(5, len(batch) - 62)))
     with pytest.raises(RecordsError):
-        records.check(batch[:-cut])
+        check(batch[:-cut])
     with pytest.raises(RecordsError):
-        records.check(batch + bytes(cut))
+        check(batch + bytes(cut))
 
 
 @given(
@@ -241,16 +215,16 @@ def test_a_walk_over_records_of_any_size_and_time(sizes, deltas, times):
     base = 2**51
     stamps = [base] + [base + delta for delta in deltas for _ in range(times)]
     batch = records.build([(None, bytes(sizes[i % len(sizes)])) for i in range(len(stamps))], stamps)
-    assert records.check(batch) == max(stamps)
+    assert check(batch) == max(stamps)
     # The largest is behind the first, whose timestamp is the base: as an encoder may have it that counts back.
     header = records.header(batch)
     later = records.encode(header._replace(base_timestamp=base + 2**52), list(records.records(batch)))
-    assert records.check(later) == max(stamps)
+    assert check(later) == max(stamps)
 
 
 def test_a_wrong_length_far_inside_is_found():
     batch = records.build([(b"k", bytes(100))] * 5000, 1)
-    assert records.check(batch) == 1
+    assert check(batch) == 1
     position = 61
     for _ in range(4321):
         length, start = walk.varint(bytes(batch), position)
@@ -258,7 +232,7 @@ def test_a_wrong_length_far_inside_is_found():
     broken = bytearray(batch)
     broken[position] ^= 2
     with pytest.raises(RecordsError):
-        records.check(broken)
+        check(broken)
 
 
 def test_headers_of_several_batches():

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from millstream.app.inputs import Topic
+from millstream.app.outputs import View
 from millstream.app.query import Query
 from millstream.event import Event
 from millstream.spark.late import Batch, Record, as_runs, watermark_of
@@ -93,6 +94,6 @@ def test_which_rows_a_batch_dropped(spark, kind, late):
     if kind == "hopping":
         times = [hour(4), hour(4, 59), hour(5, 45), hour(6), hour(7)]
     rows = frame(spark, "seen", [Seen(place="x", at=t) for t in times])
-    query = Query("q", "view", (TOPIC,), functions[kind], "q")
+    query = Query("q", (TOPIC,), functions[kind], View("q", ("origin",)))
     found = dropped(rows, query, TOPIC, int(hour(6).timestamp() * 1000)).collect()
     assert sorted(r.offset for r in found) == late

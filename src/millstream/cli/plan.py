@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millstream.cli.common import Common, command
+from millstream.settings.extras import need
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,9 +41,11 @@ def plan(at: Common, file: File) -> None:
 
     from millstream.app import load
     from millstream.app.graph import graph
-    from millstream.run.compare import compare
 
     app = load(file)
+    need("postgresql", by="`millstream plan`")
+    from millstream.run.compare import compare
+
     planned = graph(app, at.settings)
     compared = compare(planned, at.settings)
     if at.json:

@@ -12,9 +12,6 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
 from millstream.app.graph import Graph
 from millstream.app.names import group
 from millstream.settings import Settings
@@ -64,6 +61,11 @@ def recall(data: Path) -> Home:
 def _without_secrets(conninfo: str) -> str:
     if not conninfo:
         return ""
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    except ImportError:
+        return ""  # without the extra nothing connects there
     try:
         return make_conninfo("", **{k: v for k, v in conninfo_to_dict(conninfo).items() if k not in _SECRETS})
     except psycopg.ProgrammingError:

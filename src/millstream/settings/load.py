@@ -16,6 +16,9 @@ from millstream.settings.errors import MillstreamError
 FILE = "millstream.toml"
 _KNOWN = ("data", "cache", "kafka", "postgres", "spark", "sources", "console_origins")
 _SOURCE_VARIABLE = "MILLSTREAM_SOURCE_"
+_VARIABLES = tuple(
+    f"MILLSTREAM_{name}" for name in ("KAFKA", "KAFKA_OPTIONS", "POSTGRES", "SPARK", "CONSOLE_ORIGINS")
+)  # beside data and cache, which a child always gets
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,17 @@ class Settings:
     console_origins: tuple[str, ...] = ()
 
     @classmethod
+    def embedded(cls, data: Path) -> Settings:
+        """Return settings without any address, whatever `millstream.toml` and the environment say: everything runs in `data`."""
+        cache = os.environ.get("MILLSTREAM_CACHE")
+        return cls(data=data, cache=Path(cache).expanduser() if cache else _default_cache())
+
+    @classmethod
+    def inherited(cls) -> Settings:
+        """Read the environment alone: what a child process does that was started with `environment()`."""
+        return cls._of(_from_environment(os.environ), "environment")
+
+    @classmethod
     def load(cls, flags: Mapping[str, str | None] | None = None, *, folder: Path | None = None) -> Settings:
         """Read `millstream.toml` in `folder` (default: the working folder), the environment and `flags`, the later the stronger.
 
@@ -49,6 +63,10 @@ class Settings:
         values, origin = _from_file((folder or Path()) / FILE)
         values = {**values, **_from_environment(os.environ)}
         values.update({k: v for k, v in (flags or {}).items() if v is not None})
+        return cls._of(values, origin)
+
+    @classmethod
+    def _of(cls, values: Mapping[str, object], origin: str) -> Settings:
         kafka_options = {
             k: _text(v, f"[kafka] {k}", origin) for k, v in _table(values, "kafka_options", origin).items()
         }
@@ -73,8 +91,12 @@ class Settings:
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the variables from which a child process loads these same settings."""
+        """Return the variables from which a child process loads these settings and nothing else (see `inherited`).
+
+        What our own environment has beside them is blanked.
+        """
         variables = {
+            **{name: "" for name in os.environ if name.startswith(_SOURCE_VARIABLE) or name in _VARIABLES},
             "MILLSTREAM_DATA": str(self.data.absolute()),
             "MILLSTREAM_CACHE": str(self.cache.absolute()),
         }
@@ -162,7 +184,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
             raise MillstreamError(
                 f"MILLSTREAM_KAFKA_OPTIONS must be a JSON object of client properties: {error}."
             ) from error
-    sources = {k[len(_SOURCE_VARIABLE) :].lower(): v for k, v in environment.items() if k.startswith(_SOURCE_VARIABLE)}
+    sources = {
+        k[len(_SOURCE_VARIABLE) :].lower(): v for k, v in environment.items() if k.startswith(_SOURCE_VARIABLE) and v
+    }
     return values | ({"sources": sources} if sources else {})
 
 
