@@ -9,6 +9,7 @@ import threading
 import pytest
 from confluent_kafka import Consumer
 
+from millstream.app.names import LAG
 from millstream.cli import main
 from millstream.client import admin
 from millstream.client.groups import commit
@@ -30,7 +31,7 @@ def kafka(tmp_path_factory):
 
 @pytest.fixture
 def run(kafka, capsys, monkeypatch, tmp_path):
-    """Run a command in this process; gives what it printed. `fails`: it must, and gives the message."""
+    """Run a command in this process; gives what it printed. `fails`: it must (2: the usage), and gives the message."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILLSTREAM_KAFKA", kafka.bootstrap)
 
@@ -39,7 +40,7 @@ def run(kafka, capsys, monkeypatch, tmp_path):
         with pytest.raises(SystemExit) as end:
             main(arguments)
         printed = capsys.readouterr()
-        assert (end.value.code or 0) == (1 if fails else 0), printed.err
+        assert (end.value.code or 0) == int(fails), printed.err
         return printed.err if fails else printed.out
 
     return run
@@ -78,9 +79,10 @@ def test_a_topic_is_made_listed_shown_and_deleted(run):
 
 
 def test_wrong_words(run):
-    assert "expected a topic's name" in run("topics", "create", fails=True)
+    assert "Missing argument 'NAME'" in run("topics", "create", fails=2)
+    assert "Missing argument 'NAME'" in run("groups", "reset", fails=2)
     assert "expected --config NAME=VALUE" in run("topics", "create", "x", "--config", "y", fails=True)
-    assert "expected a topic's name, `create NAME` or `delete NAME`" in run("topics", "a", "b", "c", fails=True)
+    assert "unexpected extra argument" in run("topics", "a", "b", "c", fails=2)
 
 
 def test_lines_become_messages_and_come_back(run, topic):
@@ -198,7 +200,7 @@ def test_groups_show_what_the_watcher_told(run, topic, kafka):
     assert re.search(r"(23 h 59 min|1 d)$", run("groups", group).rstrip()), "a retention of a day, less what has passed"
     client = producer(kafka)
     client.produce(
-        admin.LAG,
+        LAG,
         key=f"loss/{group}/{topic}/1/1",
         value=json.dumps({"kind": "loss", "group": group, "at": 0, "text": "three are gone"}),
     )
@@ -253,7 +255,7 @@ def test_moves_that_cannot_be(run, topic, kafka):
     assert "has committed no offsets; name the topics" in run("groups", "reset", group, "--to-latest", fails=True)
     assert "not 7" in run("groups", "reset", group, "--topic", f"{topic}:7", "--to-latest", fails=True)
     assert "no offset in" in run("groups", "reset", group, "--topic", topic, "--shift-by", "1", fails=True)
-    assert "expected a group's name, `reset NAME`" in run("groups", "reset", fails=True)
+    assert "there is no group 'reset'" in run("groups", "show", "reset", fails=True)
 
 
 def test_an_active_group_is_left_alone(run, topic, kafka):
@@ -303,7 +305,7 @@ def test_a_query_is_moved_with_its_checkpoint(run, topic, kafka, tmp_path):
     assert {one.partition: one.committed for one in group_lag(kafka, f"{app}.late")} == {0: 0, 1: 1}
 
     lock = Lock(data)
-    Running("run", app, 1, kafka=kafka.bootstrap).write(data)
+    Running("run", app, 1, addresses={"kafka": kafka.bootstrap}).write(data)
     try:
         reset = ("groups", "reset", f"{app}.late", "--to-latest", "--execute")
         assert "Add --at-next-start" in run(*reset, fails=True)
@@ -363,7 +365,7 @@ def test_the_log_that_runs_here_is_found(run, kafka, monkeypatch, tmp_path):
     data = tmp_path / ".millstream"
     data.mkdir()
     lock = Lock(data)
-    Running("run", "flights", 1, kafka=kafka.bootstrap).write(data)
+    Running("run", "flights", 1, addresses={"kafka": kafka.bootstrap}).write(data)
     try:
         name = fresh("made")
         run("topics", "create", name)
@@ -371,3 +373,42 @@ def test_the_log_that_runs_here_is_found(run, kafka, monkeypatch, tmp_path):
         assert name in run("topics", "--data", str(data))
     finally:
         lock.release()
+
+
+def test_a_folder_knows_its_addresses_and_its_queries(run, kafka, topic, monkeypatch, tmp_path):
+    """What the last run was given need not be repeated, and a query's topics are known before it has committed anything."""
+    from millstream.app.graph import Graph
+    from millstream.run.home import remember
+    from millstream.settings import Settings
+
+    monkeypatch.delenv("MILLSTREAM_KAFKA")
+    data = tmp_path / ".millstream"
+    (data / "checkpoints" / "shop" / "totals").mkdir(parents=True)
+    app = fresh("shop").replace("-", "_")
+    (data / "checkpoints" / app / "totals").mkdir(parents=True)
+    remember(data, Graph(app, edges=((f"topic:{topic}", "query:totals"),)), Settings(kafka=kafka))
+    assert topic in run("topics")
+    shown = run("groups", "reset", f"{app}.totals", "--to-earliest")
+    assert [line.split()[:2] for line in shown.splitlines()[1:3]] == [[topic, "0"], [topic, "1"]]
+
+
+def test_a_group_may_be_named_as_a_command(run, kafka, topic):
+    commit(kafka, "reset", {(topic, 0): 0})
+    assert "reset: empty" in run("groups", "show", "reset")
+    assert run("groups", "--json", "show", "reset") == run("groups", "show", "reset", "--json")
+    assert run("groups", "delete", "reset", "--yes") == "deleted reset\n"
+
+
+def test_a_filter_that_cannot_pass_says_why(run, topic):
+    run("produce", topic, given=LINES)
+    reading = ("tail", topic, "--from", "earliest", "--no-follow", "--filter")
+    assert "none of 4 events has the field 'dely' of the filter; did you mean 'delay'?" in run(
+        *reading, "dely > 120", fails=True
+    )
+    assert "'delay > \"120\"' in the filter compares a number with a text" in run(*reading, 'delay > "120"', fails=True)
+    assert run(*reading, "delay > 1000") == "", "nothing that passes is no mistake"
+
+
+def test_a_message_that_is_too_large_is_said(run, topic):
+    said = run("produce", topic, given=b"x" * 2_000_000 + b"\nsmall\n", fails=True)
+    assert "1 messages were written" in said and "1 were not" in said and "too large" in said.lower()

@@ -10,6 +10,8 @@ import pytest
 
 from millstream.cli import COMMANDS, main
 
+FAMILIES = ("groups", "topics")
+
 NOBODY = "127.0.0.1:1"
 
 
@@ -46,7 +48,33 @@ def test_every_command_explains_itself_with_an_example(name):
     done = millstream(name, "--help", env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 0
     assert f"Example: millstream {name}" in done.stdout or "| millstream " + name in done.stdout
-    assert "--json" in done.stdout
+    listing = millstream(name, "list", "--help", env={**os.environ, "COLUMNS": "200"}) if name in FAMILIES else done
+    assert "--json" in listing.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ([], ["list"]),
+        (["--json"], ["list", "--json"]),
+        (["--app", "reset"], ["list", "--app", "reset"]),
+        (["billing"], ["show", "billing"]),
+        (["--kafka", "a:1", "billing", "--json"], ["show", "--kafka", "a:1", "billing", "--json"]),
+        (["--kafka", "reset", "reset", "x"], ["reset", "--kafka", "reset", "x"]),
+        (["--kafka=a:1", "delete", "x"], ["delete", "--kafka=a:1", "x"]),
+        (["show", "reset"], ["show", "reset"]),
+        (["--help"], ["--help"]),
+        (["--json", "-h"], ["-h"]),
+        (["--", "reset"], ["show", "--", "reset"]),
+    ],
+)
+def test_list_and_show_need_not_be_said(given, meant):
+    from typer.main import get_command
+
+    from millstream.cli import application
+
+    family = get_command(application()).commands["groups"]
+    assert family._named(given) == meant
 
 
 def test_the_broker_explains_itself():

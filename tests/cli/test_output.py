@@ -4,6 +4,8 @@ import json
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import pytest
+
 from millstream.cli.output import Output, cell
 
 
@@ -33,3 +35,14 @@ def test_control_characters_are_shown_not_obeyed():
 def test_json_of_what_json_lacks(capsys):
     Output(json=True).line({"t": datetime(2013, 1, 1, tzinfo=UTC), "d": Decimal("1.10"), "b": b"\xff"})
     assert json.loads(capsys.readouterr().out) == {"t": "2013-01-01T00:00:00+00:00", "d": "1.10", "b": "\\xff"}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (Decimal("5.420000000000000000"), "5.42"), (Decimal("1E+3"), "1000"), (Decimal("0.000"), "0"),
+        (Decimal("NaN"), "NaN"), (Decimal("1e1000"), "1E+1000"), (1795308532.06, "1795308532.06"), (1234.5, "1,234.50"),
+    ],
+)  # fmt: skip
+def test_figures_are_shown_without_what_only_their_type_adds(value, shown):
+    assert cell(value) == shown

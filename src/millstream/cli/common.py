@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from millstream.settings import Kafka, MillstreamError, Settings
 
 if TYPE_CHECKING:
     from millstream.cli.output import Output
+    from millstream.run.home import Home
 
 DEFAULT_KAFKA = "127.0.0.1:9092"  # where `millstream broker` listens unless told otherwise
 ANSWER_S = 5.0  # how long a command waits for a log that does not answer
@@ -34,6 +35,34 @@ _ADDRESSES = {
     "data": ("DIR", "the data folder; default: .millstream"),
 }
 _JSON = Annotated[bool, typer.Option("--json", help="print JSON for programs instead of text for people")]
+
+
+class Default(TyperGroup):
+    """Commands under one name, of which `list` and `show` need not be said: `groups` lists, `groups NAME` shows.
+
+    A thing that is named as a command is shown by `groups show NAME`. Options may stand before the command's name.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, in their order."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the name of the command that is meant in front."""
+        return super().parse_args(ctx, self._named(args))
+
+    def _named(self, args: list[str]) -> list[str]:
+        options = [p for c in self.commands.values() for p in c.params if isinstance(p, TyperOption) and not p.is_flag]
+        valued = {word for option in options for word in option.opts}
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] not in ("-h", "--help", "--"):
+            place += 2 if args[place] in valued else 1
+        word = args[place] if place < len(args) else None
+        if word is not None and word in self.commands:
+            return [word, *args[:place], *args[place + 1 :]]
+        if word is not None and word in ("-h", "--help"):
+            return [word]
+        return ["list" if word is None else "show", *args]
 
 
 class Root(TyperGroup):
@@ -62,8 +91,8 @@ class Common:
 
     @property
     def kafka(self) -> Kafka:
-        """The log: the one given, or the embedded one that runs in the data folder, or where `millstream broker` listens."""
-        return self.settings.kafka or Kafka(self._here("kafka") or DEFAULT_KAFKA)
+        """The log: the one given, the data folder's (running there, or used by its last run), or `millstream broker`'s."""
+        return self.settings.kafka or Kafka(self._here("kafka") or self.home.kafka or DEFAULT_KAFKA)
 
     @property
     def log(self) -> Kafka:
@@ -82,12 +111,19 @@ class Common:
 
         Raises MillstreamError when there is neither.
         """
-        if found := self.settings.postgres or self._here("postgres"):
+        if found := self.settings.postgres or self._here("postgres") or self.home.postgres:
             return found
         raise MillstreamError(
             f"no PostgreSQL is known: nothing runs in {self.settings.data}."
             " Start an application with `millstream run`, or give --postgres or --data."
         )
+
+    @property
+    def home(self) -> Home:
+        """What the data folder knows of the application that ran there last."""
+        from millstream.run.home import recall
+
+        return recall(self.settings.data)
 
     def _here(self, what: str) -> str | None:
         if self._running is None:
@@ -112,8 +148,32 @@ class Command:
         app.command(self.name, help=self.help, epilog=f"Example: [bold]{self.example}[/]")(self.function)
 
 
-def command(*, example: str, shows: Sequence[str] = tuple(_ADDRESSES)) -> Callable[[Callable[..., None]], Command]:
-    """Declare a command. `example` is shown in its help, and those addresses that it `shows`; it takes them all."""
+@dataclass(frozen=True)
+class Commands:
+    """Commands under one name; one is called `list`, one `show`."""
+
+    name: str
+    help: str
+    commands: tuple[Command, ...]
+
+    def register(self, app: typer.Typer) -> None:
+        """Add the commands to a command line."""
+        example = f"Example: [bold]{self.commands[0].example}[/]"
+        family = typer.Typer(
+            cls=Default, help=self.help, epilog=example, no_args_is_help=False, rich_markup_mode="rich"
+        )
+        for one in self.commands:
+            one.register(family)
+        app.add_typer(family, name=self.name)
+
+
+def command(
+    *, example: str, shows: Sequence[str] = tuple(_ADDRESSES), name: str | None = None
+) -> Callable[[Callable[..., None]], Command]:
+    """Declare a command. `example` is shown in its help, and those addresses that it `shows`; it takes them all.
+
+    name: when the function's own would hide a builtin.
+    """
 
     def declare(function: Callable[..., None]) -> Command:
         @functools.wraps(function)
@@ -128,7 +188,7 @@ def command(*, example: str, shows: Sequence[str] = tuple(_ADDRESSES)) -> Callab
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in parameters}
         del called.__wrapped__  # type: ignore[attr-defined]
-        return Command(function.__name__, called, inspect.cleandoc(function.__doc__ or ""), example)
+        return Command(name or function.__name__, called, inspect.cleandoc(function.__doc__ or ""), example)
 
     return declare
 

@@ -8,6 +8,7 @@ in JSON. As in SQL, a comparison with null or of different types is not true, an
 from __future__ import annotations
 
 import ast
+import difflib
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,9 +17,9 @@ from millstream.settings import MillstreamError
 
 MAX_LENGTH = 2_000  # characters of an expression; Python's parser overflows its stack on far longer ones
 MAX_DEPTH = 50  # of nested parentheses and operators, for the same reason
+MAX_FIELDS = 1_000  # names of fields that are kept for the hint at a misspelt one
 MAX_TEXT = 100_000  # characters of a text that `+` makes: a filter must not fill memory
 
-Filter = Callable[[Mapping[str, Any]], bool]
 _Node = Callable[[Mapping[str, Any]], Any]
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -51,6 +52,45 @@ FUNCTIONS: Mapping[str, tuple[int, Callable[..., Any]]] = {
 }
 
 
+class Filter:
+    """Whether a JSON object passes; notes what is suspicious: fields that no object had, types that never fit."""
+
+    def __init__(self, node: _Node, names: set[str], mixed: dict[str, str]) -> None:
+        self._node = node
+        self._names = names
+        self._mixed = mixed
+        self._missing = set(names)
+        self._known: dict[str, None] = {}
+        self.asked = self.passed = 0
+
+    def __call__(self, value: Mapping[str, Any]) -> bool:
+        """Return whether an object passes."""
+        self.asked += 1
+        if self._missing:
+            self._missing -= value.keys()
+            if len(self._known) < MAX_FIELDS:
+                self._known.update(dict.fromkeys(value))
+        passes = self._node(value) is True
+        self.passed += passes
+        return passes
+
+    def doubt(self) -> str | None:
+        """Return why nothing may have passed, in words, or None when something has or nothing is suspicious."""
+        if self.passed or not self.asked:
+            return None
+        if self._missing:
+            name = min(self._missing)
+            near = difflib.get_close_matches(name, self._known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(list(self._known)[:12]) or 'none'}."
+            return f"none of {self.asked:,} events has the field {name!r} of the filter; {hint}"
+        if self._mixed:
+            part, kinds = next(iter(self._mixed.items()))
+            return (
+                f"{part!r} in the filter compares {kinds}, which is never true; text stands in quotes, numbers without."
+            )
+        return None
+
+
 def parse(text: str) -> Filter:
     """Return the filter that an expression means: from a JSON object to whether it passes.
 
@@ -65,8 +105,8 @@ def parse(text: str) -> Filter:
         raise MillstreamError(
             f"the filter {text!r} cannot be read: {reason}. Write, for example: {_EXAMPLE}"
         ) from error
-    node = _Compiler(text).node(tree.body, 0)
-    return lambda value: node(value) is True
+    compiler = _Compiler(text)
+    return Filter(compiler.node(tree.body, 0), compiler.names, compiler.mixed)
 
 
 _EXAMPLE = 'delay > 120 and origin == "JFK"'
@@ -77,6 +117,8 @@ class _Compiler:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self.names: set[str] = set()
+        self.mixed: dict[str, str] = {}
 
     def node(self, tree: ast.expr, depth: int) -> _Node:
         """Return the function of one node."""
@@ -97,6 +139,7 @@ class _Compiler:
         if tree.id in _CONSTANTS:
             constant = _CONSTANTS[tree.id]
             return lambda _: constant
+        self.names.add(tree.id)
         return lambda value: value.get(tree.id)
 
     def _attribute(self, tree: ast.Attribute, depth: int) -> _Node:
@@ -136,12 +179,20 @@ class _Compiler:
     def _compare(self, tree: ast.Compare, depth: int) -> _Node:
         operands = [self.node(operand, depth) for operand in (tree.left, *tree.comparators)]
         operators = tree.ops
+        part = ast.get_source_segment(self._text.strip(), tree) or self._text
 
         def compare(value: Mapping[str, Any]) -> bool:
             found = [operand(value) for operand in operands]
+            if part not in self.mixed:
+                self._note_mixed(part, operators, found)
             return all(_compare(op, a, b) for op, a, b in zip(operators, found, found[1:], strict=False))
 
         return compare
+
+    def _note_mixed(self, part: str, operators: list[ast.cmpop], found: list[Any]) -> None:
+        for op, a, b in zip(operators, found, found[1:], strict=False):
+            if not isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) and None not in (a, b) and not _alike(a, b):
+                self.mixed[part] = f"{_kind(a)} with {_kind(b)}"
 
     def _call(self, tree: ast.Call, depth: int) -> _Node:
         name = tree.func.id if isinstance(tree.func, ast.Name) else ""
@@ -157,6 +208,12 @@ class _Compiler:
         part = ast.get_source_segment(self._text.strip(), tree) or self._text
         hint = why if why.startswith(("functions", *FUNCTIONS)) else f"{why} understood"
         return MillstreamError(f"the filter has {part!r}, which is not understood; {hint}. For example: {_EXAMPLE}")
+
+
+def _kind(value: object) -> str:
+    if _number(value):
+        return "a number"
+    return {str: "a text", bool: "true or false", list: "a list", dict: "an object"}.get(type(value), "null")
 
 
 def _number(value: object) -> bool:

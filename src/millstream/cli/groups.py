@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.common import Common, command
+from millstream.cli.common import Commands, Common, command
 from millstream.settings import MillstreamError
 
 if TYPE_CHECKING:
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
     from millstream.monitor.behind import Behind
     from millstream.monitor.watch import Told
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME | reset NAME | delete NAME]", help="one group by partition, or one to move or delete"
-    ),
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="the group")]
 App = Annotated[str | None, typer.Option(metavar="NAME", help="only this application's groups")]
 _PANEL = "Moving a group (reset)"
 
@@ -49,17 +44,31 @@ AtNextStart = Annotated[
         "--at-next-start", help="a query that runs, or never has: move it when it starts next", rich_help_panel=_PANEL
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="delete: really")]
+Yes = Annotated[bool, typer.Option("--yes", help="really")]
+
+
+@command(name="list", example="millstream groups --app flights", shows=("kafka", "data"))
+def list_(at: Common, app: App = None) -> None:
+    """List the groups: how far each is behind, in events, bytes (estimated) and time. This is what `groups` alone does.
+
+    "loss in" is when retention will delete events that the group has not read; a running application watches that.
+    """
+    _list(at, app)
+
+
+@command(example="millstream groups show flights.delay_by_hour", shows=("kafka", "data"))
+def show(at: Common, name: Name) -> None:
+    """Show the partitions of one group, and what it has missed. `groups NAME` does it too."""
+    _show(at, name)
 
 
 @command(
     example="""millstream groups reset flights.delay_by_hour --to-datetime "2 hours ago" --execute""",
     shows=("kafka", "data"),
 )
-def groups(
+def reset(
     at: Common,
-    words: Words = None,
-    app: App = None,
+    name: Name,
     topic: Topics = None,
     to_offset: ToOffset = None,
     to_datetime: ToDatetime = None,
@@ -69,26 +78,26 @@ def groups(
     by_duration: ByDuration = None,
     execute: Execute = False,
     at_next_start: AtNextStart = False,
-    yes: Yes = False,
 ) -> None:
-    """List the consumer groups and queries: how far each is behind, in events, bytes (estimated) and time.
+    """Move a group that nobody uses at the moment; without --execute it is only shown.
 
-    "loss in" is when retention will overtake a group; a running application watches that. `groups NAME` shows the
-    partitions, and what the group has missed. `groups reset NAME` moves a group that nobody uses at the moment to another
-    place; the group of a query begins again there with a new Spark checkpoint. `groups delete NAME` forgets one.
+    The group of a query begins again there with a new Spark checkpoint.
     """
-    match words or []:
-        case []:
-            _list(at, app)
-        case ["reset", name]:
-            aim = _chosen(to_offset, to_datetime, shift_by, to_earliest, to_latest, by_duration)
-            _reset(at, name, aim, topic or [], execute, at_next_start)
-        case ["delete", name]:
-            _delete(at, name, yes)
-        case [name] if name not in ("reset", "delete"):
-            _show(at, name)
-        case other:
-            raise MillstreamError(f"expected a group's name, `reset NAME` or `delete NAME`, got {' '.join(other)!r}.")
+    aim = _chosen(to_offset, to_datetime, shift_by, to_earliest, to_latest, by_duration)
+    _reset(at, name, aim, topic or [], execute, at_next_start)
+
+
+@command(example="millstream groups delete billing --yes", shows=("kafka", "data"))
+def delete(at: Common, name: Name, yes: Yes = False) -> None:
+    """Forget a group and where it was."""
+    _delete(at, name, yes)
+
+
+groups = Commands(
+    "groups",
+    "The consumer groups and queries: how far each is behind; moving and deleting one.",
+    (list_, show, reset, delete),
+)
 
 
 def _list(at: Common, app: str | None) -> None:
@@ -239,7 +248,7 @@ def _reset(at: Common, name: str, aim: Aim, topics: Sequence[str], execute: bool
     query = query_of(at.settings, name)
     if query is None and at_next_start:
         query = _to_be(name)
-    moves = plan(at.log, name, aim, topics)
+    moves = plan(at.log, name, aim, topics or _unplaced(at, name))
     reason = active(at.log, name) or _used(at, name, query, at_next_start)
     if execute and reason:
         raise MillstreamError(f"group {name!r} is not moved, because it is active: {reason}.")
@@ -268,6 +277,14 @@ def _reset(at: Common, name: str, aim: Aim, topics: Sequence[str], execute: bool
         if line:
             at.out.text("")
             at.out.text(line)
+
+
+def _unplaced(at: Common, name: str) -> list[str]:
+    """The topics of a query that has committed nothing yet, as the data folder knows them; a group that has needs none."""
+    from millstream.client.groups import committed
+
+    inputs = at.home.inputs.get(name, [])
+    return inputs if inputs and not committed(at.log, name) else []
 
 
 def _to_be(name: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from millstream.event.duration import duration
@@ -24,7 +25,7 @@ def parse(text: str, now: datetime) -> str | int | datetime:
     if re.fullmatch(r"-?[0-9]{1,18}", wanted):
         return int(wanted)
     if wanted.lower().endswith("ago"):
-        return now.astimezone(UTC) - _duration(wanted[:-3].strip(), text)
+        return _before(now.astimezone(UTC), lambda: _duration(wanted[:-3].strip(), text), text)
     if wanted.lower() in ("today", "yesterday"):
         return _midnight(now) - timedelta(days=wanted.lower() == "yesterday")
     try:
@@ -42,8 +43,15 @@ def ago(text: str, now: datetime) -> datetime:
     """Return the moment a duration before `now`: "2 hours", or PT2H as ISO 8601 has it. Raises MillstreamError."""
     if (found := _ISO.fullmatch(text.strip())) and any(found.groups()):
         days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-        return now - timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    return now - _duration(text.strip(), text)
+        return _before(now, lambda: timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds), text)
+    return _before(now, lambda: _duration(text.strip(), text), text)
+
+
+def _before(now: datetime, length: Callable[[], timedelta], text: str) -> datetime:
+    try:
+        return now - length()
+    except OverflowError:
+        raise MillstreamError(f"expected a time since the year 1, got {text!r}.") from None
 
 
 def _duration(wanted: str, text: str) -> timedelta:

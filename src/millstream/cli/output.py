@@ -78,10 +78,20 @@ def cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.2f}"
+        return f"{value:,.2f}" if abs(value) < 1e9 else f"{value:.2f}"
+    if isinstance(value, Decimal):
+        return _decimal(value)
     if isinstance(value, datetime):
         return (value.astimezone(UTC) if value.tzinfo else value).isoformat(" ", "seconds").replace("+00:00", "Z")
     return printable(str(value))
+
+
+def _decimal(value: Decimal) -> str:
+    """Return a decimal without the zeros that only its type's scale put there."""
+    if not value.is_finite() or abs(value.adjusted()) > 40:
+        return str(value)
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def printable(text: str) -> str:

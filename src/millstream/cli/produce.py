@@ -45,6 +45,8 @@ def produce(
 
     Ends when every message is acknowledged. With --json it prints one line per acknowledged message: partition, offset, key.
     """
+    from confluent_kafka import KafkaException
+
     from millstream.client.admin import end_offsets
     from millstream.client.producer import producer
 
@@ -73,6 +75,9 @@ def produce(
                 break
             except BufferError:
                 client.poll(0.1)
+            except KafkaException as error:
+                tally.note(error.args[0], None)  # too large for the client, say: the others are still written
+                break
         client.poll(0)
     left = client.flush(SEND_S)
     tally.end(topic, left)

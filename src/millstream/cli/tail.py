@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import chain
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millstream.cli.common import Common, command
+from millstream.settings import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.cli.filters import Filter
     from millstream.client.tail import Message
 
+HINT_AFTER = 100  # events that do not pass before a filter that follows says why that may be
 MAX_SHOWN = 64 * 1024  # bytes of a key, value or header that a line for people shows; --json shows all
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic to read")]
@@ -50,7 +53,7 @@ def tail(
     no_follow: NoFollow = False,
     where: Where = None,
 ) -> None:
-    """Print the events of a topic, from any place, and go on as they come.
+    """Print the events of a topic from any place, then those that arrive.
 
     Partitions have no common order: the last N of a topic are those with the newest timestamps.
     With --json each event is one line: topic, partition, offset, timestamp, key, value, headers. A filter names fields of
@@ -77,6 +80,8 @@ def tail(
     for message in messages:
         value, parsed = _value(message.value)
         if passes and not _passes(passes, value, parsed):
+            if passes.asked == HINT_AFTER and not no_follow and (doubt := passes.doubt()):
+                print(f"note: {doubt}", file=sys.stderr)
             continue
         if at.json:
             out.line(_facts(message, value))
@@ -86,6 +91,8 @@ def tail(
         count += 1
         if count == limit:
             return
+    if passes and (doubt := passes.doubt()):
+        raise MillstreamError(f"no event passed: {doubt}")
 
 
 def _value(raw: bytes | None) -> tuple[Any, bool]:

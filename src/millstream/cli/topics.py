@@ -7,53 +7,53 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.common import Common, command
+from millstream.cli.common import Commands, Common, command
 from millstream.settings import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.client.admin import TopicFacts
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[NAME | create NAME | delete NAME]", help="one topic in detail, or one to make or delete"),
-]
-Partitions = Annotated[
-    int | None, typer.Option(min=1, max=10_000, help="create: how many; default: what the log gives")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="the topic")]
+Partitions = Annotated[int | None, typer.Option(min=1, max=10_000, help="how many; default: what the log gives")]
 Config = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="create: a setting by Kafka's name; may be repeated")
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="a setting by Kafka's name; may be repeated")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="delete: really")]
+Yes = Annotated[bool, typer.Option("--yes", help="really")]
 All = Annotated[bool, typer.Option("--all", help="list internal topics (_…) too")]
 App = Annotated[
     str | None, typer.Option(metavar="NAME", help="only the topics that this application's queries and groups touch")
 ]
 
 
+@command(name="list", example="millstream topics --all", shows=("kafka", "data"))
+def list_(at: Common, all_: All = False, app: App = None) -> None:
+    """List the topics. This is what `topics` alone does."""
+    _list(at, all_, app)
+
+
+@command(example="millstream topics show departures", shows=("kafka", "data"))
+def show(at: Common, name: Name) -> None:
+    """Show one topic: its partitions, settings and readers. `topics NAME` does it too."""
+    _show(at, name)
+
+
 @command(
     example="millstream topics create departures --partitions 4 --config retention.ms=86400000", shows=("kafka", "data")
 )
-def topics(
-    at: Common,
-    words: Words = None,
-    partitions: Partitions = None,
-    config: Config = None,
-    yes: Yes = False,
-    all_: All = False,
-    app: App = None,
-) -> None:
-    """List the topics, show one, create one, or delete one."""
-    match words or []:
-        case []:
-            _list(at, all_, app)
-        case ["create", name]:
-            _create(at, name, partitions, config or [])
-        case ["delete", name]:
-            _delete(at, name, yes)
-        case [name] if name not in ("create", "delete"):
-            _show(at, name)
-        case other:
-            raise MillstreamError(f"expected a topic's name, `create NAME` or `delete NAME`, got {' '.join(other)!r}.")
+def create(at: Common, name: Name, partitions: Partitions = None, config: Config = None) -> None:
+    """Create a topic."""
+    _create(at, name, partitions, config or [])
+
+
+@command(example="millstream topics delete departures --yes", shows=("kafka", "data"))
+def delete(at: Common, name: Name, yes: Yes = False) -> None:
+    """Delete a topic with its events, for good."""
+    _delete(at, name, yes)
+
+
+topics = Commands(
+    "topics", "The topics: what there is, what is in one, making and deleting them.", (list_, show, create, delete)
+)
 
 
 def _list(at: Common, everything: bool, app: str | None) -> None:

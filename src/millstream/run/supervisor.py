@@ -22,6 +22,7 @@ from millstream.app.graph import STORE, Graph, graph
 from millstream.app.process import TOPICS, Process
 from millstream.run import runfile
 from millstream.run.engine import Engine, Hooks, Start, Status
+from millstream.run.home import remember
 from millstream.run.lock import Lock
 from millstream.run.part import Part, Step, arrange
 from millstream.run.reports import Reports
@@ -111,6 +112,7 @@ class Supervisor:
             logs = data / "logs"
             logs.mkdir(mode=0o700, exist_ok=True)
             self._running.write(data)
+            remember(data, self.graph, self._given)
             hooks = Hooks(self._start_of, self.settings, self._ready, self._changed)
             self._engine = Engine(self._arrangement, self.run, logs, hooks, self._pace)
             self._engine.start()
