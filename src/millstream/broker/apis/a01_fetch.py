@@ -8,6 +8,12 @@ for appends (their listeners wake it) until max wait. Incremental fetch sessions
 Topics by name up to version 12, by id from 13 on.
 Gaps: there are no followers, so a replica id is ignored, preferred replica and diverging epochs are never set (the
 leader epoch is always 0: one broker).
+
+Version notes: 5 tells the start of the log, 6 knows KAFKA_STORAGE_ERROR, 7 has fetch sessions (KIP-227), 8 throttles
+after the answer (KIP-219), 9 checks the leader epoch (KIP-320), 10 may bring zstd (KIP-110), 11 names a rack (KIP-392),
+12 is flexible and brings the last fetched epoch (KIP-595), 13 names topics by id (KIP-516), 14 knows
+OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405), 15 to 18 are about followers (KIP-903, 853, 1166) and new leaders (16,
+KIP-951).
 """
 
 from __future__ import annotations

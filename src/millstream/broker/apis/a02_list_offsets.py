@@ -3,6 +3,11 @@
 Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 of the largest timestamp,
 -4 earliest local, -5 latest tiered (what an archive holds), -6 earliest pending upload (none: offset -1). A search by
 time that leads into an archive is answered when the segment has been fetched.
+
+Version notes: 2 has the isolation level, 3 throttles after the answer (KIP-219), 4 the leader epoch (KIP-320), 5 knows
+OFFSET_NOT_AVAILABLE, 6 is flexible, 7 finds the largest timestamp (KIP-734), 8 the earliest local offset (KIP-405), 9
+the last in the archive (KIP-1005), 10 has a timeout (KIP-1075), 11 finds the earliest that is not archived yet
+(KIP-1023).
 """
 
 from __future__ import annotations

@@ -2,7 +2,13 @@
 
 Topics by name or (from version 10) by id; null asks for all. A missing topic is created when the request allows it
 (always before version 4) and auto.create.topics.enable is true; while controller_mutation_rate is exceeded it stays
-missing, and clients ask again. The one broker leads every partition, epoch 0."""
+missing, and clients ask again. The one broker leads every partition, epoch 0.
+
+Version notes: 1 asks for all topics with null and tells racks and the controller, 2 the cluster's id, 3 throttle times,
+4 says whether topics may be created, 5 tells offline replicas, 6 throttles after the answer (KIP-219), 7 tells the
+leader epoch (KIP-320), 8 the operations that are allowed (KIP-430), 9 is flexible, 10 tells ids (KIP-516), 11 leaves
+the cluster's operations to DescribeCluster (KIP-700), 12 asks by id, 13 has an error of its own.
+"""
 
 from __future__ import annotations
 

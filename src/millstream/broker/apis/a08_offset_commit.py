@@ -2,6 +2,10 @@
 
 From members of a classic or consumer group, or from outside while the group is empty (generation -1). Stored in
 `__consumer_offsets` before the answer, and synced if one of the topics is `commit`. Version 10 names topics by id.
+
+Version notes: 3 tells throttle times, 4 throttles after the answer (KIP-219), 5 leaves the retention to the broker
+(KIP-211), 6 has the leader epoch (KIP-320), 7 the instance id (KIP-345), 8 is flexible, 9 is for the new group protocol
+too (KIP-848), 10 names topics by id.
 """
 
 from __future__ import annotations

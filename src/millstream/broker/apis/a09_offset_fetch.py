@@ -4,6 +4,10 @@ Null topics ask for all. With require-stable, a partition with an offset pending
 UNSTABLE_OFFSET_COMMIT and the client asks again. From version 8 several groups at once, from 9 member epochs of the new
 group protocol are checked, version 10 names topics by id. What was committed for a `commit` topic is shown when it is
 on disk.
+
+Version notes: 2 asks for all topics and has an error of its own, 3 tells throttle times, 4 throttles after the answer
+(KIP-219), 5 tells the leader epoch (KIP-320), 6 is flexible, 7 can insist on what is stable (KIP-447), 8 asks for
+several groups (KIP-709), 9 is for the new group protocol too (KIP-848), 10 names topics by id.
 """
 
 from __future__ import annotations

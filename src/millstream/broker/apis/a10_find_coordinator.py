@@ -1,6 +1,9 @@
 """FindCoordinator (key 10), versions 0-6: this broker coordinates every group and transaction.
 
 Share coordinators (key type 2) are refused with INVALID_REQUEST: share groups are not served yet.
+
+Version notes: 1 asks for transactions too, 2 throttles after the answer (KIP-219), 3 is flexible, 4 asks for several
+keys (KIP-699), 5 knows TRANSACTION_ABORTABLE (KIP-890), 6 asks for share groups (KIP-932).
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 From version 4 a new member first gets its id (KIP-394); static members (KIP-345) from 5; a returning static leader skips
 the assignment from 9 (KIP-814). In a group of the new protocol it is answered at once (`groups/consumer_classic.py`).
+
+Version notes: 1 has the rebalance timeout, 2 tells throttle times, 3 throttles after the answer (KIP-219), 4 gives a
+new member its id first (KIP-394), 5 has the instance id (KIP-345), 6 is flexible, 7 tells the protocol type (KIP-559),
+8 has a reason (KIP-800), 9 may skip the assignment (KIP-814).
 """
 
 from __future__ import annotations

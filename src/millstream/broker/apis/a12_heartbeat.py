@@ -1,4 +1,8 @@
-"""Heartbeat (key 12), versions 0-4: a member lives; told when a rebalance has begun."""
+"""Heartbeat (key 12), versions 0-4: a member lives; told when a rebalance has begun.
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 has the instance id (KIP-345), 4 is
+flexible.
+"""
 
 from __future__ import annotations
 

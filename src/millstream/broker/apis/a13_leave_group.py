@@ -1,4 +1,8 @@
-"""LeaveGroup (key 13), versions 0-5: members leave; from version 3 several at once, static ones by instance id."""
+"""LeaveGroup (key 13), versions 0-5: members leave; from version 3 several at once, static ones by instance id.
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 names several members, static ones too
+(KIP-345), 4 is flexible, 5 has a reason (KIP-800).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""SyncGroup (key 14), versions 0-5: the leader brings the assignments, everybody gets theirs."""
+"""SyncGroup (key 14), versions 0-5: the leader brings the assignments, everybody gets theirs.
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 has the instance id (KIP-345), 4 is
+flexible, 5 compares the protocol's type and name (KIP-559).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """DescribeGroups (key 15), versions 0-6: state and members of classic groups; an unknown group is Dead.
 
 From version 6 an unknown group answers GROUP_ID_NOT_FOUND (KIP-1043).
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 tells the operations that are allowed
+(KIP-430), 4 instance ids (KIP-345), 5 is flexible, 6 has texts of errors and GROUP_ID_NOT_FOUND (KIP-1043).
 """
 
 from __future__ import annotations

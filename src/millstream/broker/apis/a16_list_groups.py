@@ -1,4 +1,8 @@
-"""ListGroups (key 16), versions 0-5: every group with state and type; filters by state (4) and type (5)."""
+"""ListGroups (key 16), versions 0-5: every group with state and type; filters by state (4) and type (5).
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 is flexible, 4 filters by state
+(KIP-518), 5 by type (KIP-848).
+"""
 
 from __future__ import annotations
 

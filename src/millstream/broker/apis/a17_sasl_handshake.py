@@ -1,6 +1,8 @@
 """SaslHandshake (key 17), versions 0-1: the client chooses a mechanism; see `security/gate.py`.
 
 On a listener without SASL, or after authentication that does not have to be renewed (or was a second ago), ILLEGAL_SASL_STATE.
+
+Version notes: 0 is followed by bare tokens, 1 by SaslAuthenticate requests (KIP-152).
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and our range (KIP-511). Produce is
 listed from version 0 although requests below 3 are refused: librdkafka derives from it which codecs it may use (KIP-896).
 Gaps: version 5 (cluster and node id checks, KIP-1242). Features: transaction.version 2, group.version 1 when served.
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 is flexible and names the client's
+software (KIP-511), 4 allows features of version 0 (KIP-1022).
 """
 
 from __future__ import annotations

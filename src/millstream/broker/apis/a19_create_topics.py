@@ -3,6 +3,10 @@
 Replication factor 1 or -1; a manual assignment may only name this broker. Validate-only checks everything and creates
 nothing. A name that differs from another only in . and _ is allowed, as it is in Kafka when metrics do not collide.
 Partitions count against controller_mutation_rate, also of what is only validated; strict from version 6 on.
+
+Version notes: 2 tells throttle times, 3 throttles after the answer (KIP-219), 4 takes -1 for partitions and factor
+(KIP-464), 5 is flexible and tells settings (KIP-525), 6 knows THROTTLING_QUOTA_EXCEEDED (KIP-599), 7 tells ids
+(KIP-516).
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Partitions count against controller_mutation_rate; strict from version 5 on.
 
 When a `commit` topic goes, that is on disk before the answer: another topic of the name must not be read from offsets of
 this one.
+
+Version notes: 2 throttles after the answer (KIP-219), 3 knows TOPIC_DELETION_DISABLED, 4 is flexible, 5 has texts of
+errors and THROTTLING_QUOTA_EXCEEDED (KIP-599), 6 names topics by id (KIP-516).
 """
 
 from __future__ import annotations

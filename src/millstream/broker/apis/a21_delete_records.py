@@ -1,4 +1,7 @@
-"""DeleteRecords (key 21), versions 0-2: move a partition's start forward; -1 means up to the end."""
+"""DeleteRecords (key 21), versions 0-2: move a partition's start forward; -1 means up to the end.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ Without a transactional id: always a new id, epoch 0 (ids are durable and never 
 With one: the coordinator fences earlier producers of it and ends their transaction first. While any topic is `commit`
 the answer waits until the raised epoch is on disk.
 Gaps: version 6 (two-phase commit, KIP-939).
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible, 3 asks for a new epoch of the same id (KIP-360), 4
+knows PRODUCER_FENCED (KIP-588), 5 TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""OffsetForLeaderEpoch (key 23), versions 2-4: where a leader's epoch ended. There is one epoch, 0: it ends at the end."""
+"""OffsetForLeaderEpoch (key 23), versions 2-4: where a leader's epoch ended. There is one epoch, 0: it ends at the end.
+
+Version notes: 3 has a replica id, 4 is flexible.
+"""
 
 from __future__ import annotations
 

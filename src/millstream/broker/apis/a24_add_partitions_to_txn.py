@@ -3,6 +3,9 @@
 Clients send versions 0-3, one transaction each; from version 4 on it is batched, and may only verify (brokers among
 themselves). If one partition is unknown nothing is added: the others answer OPERATION_NOT_ATTEMPTED. For partitions of
 `commit` topics the answer waits for the disk.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 knows PRODUCER_FENCED (KIP-588), 3 is flexible, 4 has several
+transactions and only verifies (KIP-890), 5 knows TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 The answer waits for the disk when the group or the transaction has to do with `commit` topics. Of which topics offsets will be
 committed is not known yet: TxnOffsetCommit sees to the rest.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 knows PRODUCER_FENCED (KIP-588), 3 is flexible, 4 knows
+TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """EndTxn (key 26), versions 0-5: commit or abort. From version 5 each end raises the producer's epoch (KIP-890).
 
 Answered when the markers are written; for a transaction that touches a `commit` topic when they are synced.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 knows PRODUCER_FENCED (KIP-588), 3 is flexible, 4 knows
+TRANSACTION_ABORTABLE (KIP-890), 5 answers with the raised epoch.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Kafka's coordinators send it to other brokers; here it only comes from an administrator who aborts a hanging transaction
 (kafka-transactions.sh abort). Only aborts are taken: a commit belongs to the coordinator, which writes its own markers.
 In `commit` topics, and in the offsets topic while there are any, it is answered when it is on disk.
+
+Version notes: 1 is flexible, 2 tells the version of the transaction (KIP-1228).
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Versions 0-2 name no member (KIP-447 came with 3). From version 5 the group joins the transaction by this request;
 version 6 names topics by id and knows STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND. For `commit` topics the group's being in
 the transaction is synced before the offsets are stored, and they before the answer.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 has the leader epoch (KIP-320), 3 is flexible and names the
+member (KIP-447), 4 knows TRANSACTION_ABORTABLE (KIP-890), 5 joins the group to the transaction, 6 names topics by id
+(KIP-1319).
 """
 
 from __future__ import annotations

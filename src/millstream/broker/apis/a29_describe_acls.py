@@ -1,6 +1,8 @@
 """DescribeAcls (key 29), versions 1-3: the access control lists that a filter finds; see `security/acls.py`.
 
 Without an authorizer (authorizer.class.name) SECURITY_DISABLED, as in Kafka.
+
+Version notes: 1 has pattern types (KIP-290), 2 is flexible, 3 knows users as resources (KIP-373).
 """
 
 from __future__ import annotations

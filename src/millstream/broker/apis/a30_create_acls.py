@@ -1,4 +1,7 @@
-"""CreateAcls (key 30), versions 1-3: add access control lists; one that is there already is no error."""
+"""CreateAcls (key 30), versions 1-3: add access control lists; one that is there already is no error.
+
+Version notes: 1 has pattern types (KIP-290), 2 is flexible, 3 knows users as resources (KIP-373).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DeleteAcls (key 31), versions 1-3: remove the access control lists that filters find, and say which they were."""
+"""DeleteAcls (key 31), versions 1-3: remove the access control lists that filters find, and say which they were.
+
+Version notes: 1 has pattern types (KIP-290), 2 is flexible, 3 knows users as resources (KIP-373).
+"""
 
 from __future__ import annotations
 

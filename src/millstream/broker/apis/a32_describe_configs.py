@@ -5,6 +5,9 @@ of a topic whose `millstream.overload` is not `buffer` the counters of loss and 
 Broker: the settings in effect, read-only where they can only be given at start; without a number what Kafka calls the
 default of the cluster, of which only what was changed. Gaps: no broker loggers, no documentation texts; client metrics
 have no settings.
+
+Version notes: 1 tells sources and synonyms (KIP-226), 2 throttles after the answer (KIP-219), 3 tells types and
+documentation (KIP-569), 4 is flexible.
 """
 
 from __future__ import annotations

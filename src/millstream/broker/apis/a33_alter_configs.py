@@ -1,4 +1,7 @@
-"""AlterConfigs (key 33), versions 0-2: replace all that a topic, the broker or a group has been given (deprecated: key 44)."""
+"""AlterConfigs (key 33), versions 0-2: replace all that a topic, the broker or a group has been given (deprecated: key 44).
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible.
+"""
 
 from __future__ import annotations
 

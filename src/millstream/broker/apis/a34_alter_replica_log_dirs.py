@@ -1,4 +1,7 @@
-"""AlterReplicaLogDirs (key 34), versions 1-2: there is one folder; moving a partition there changes nothing."""
+"""AlterReplicaLogDirs (key 34), versions 1-2: there is one folder; moving a partition there changes nothing.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""DescribeLogDirs (key 35), versions 1-5: the one folder, the sizes of its partitions and of its disk."""
+"""DescribeLogDirs (key 35), versions 1-5: the one folder, the sizes of its partitions and of its disk.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible, 3 has an error of its own, 4 tells the disk's
+bytes (KIP-827), 5 whether the folder is cordoned.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """SaslAuthenticate (key 36), versions 0-2: a token of the SASL exchange; see `security/gate.py`.
 
 The last answer of an exchange says (from version 1 on) how long it counts: connections.max.reauth.ms.
+
+Version notes: 1 tells how long the session counts (KIP-368), 2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """CreatePartitions (key 37), versions 0-3: add empty partitions to a topic.
 
 They count against controller_mutation_rate; strict from version 3 on.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible, 3 knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
 """
 
 from __future__ import annotations

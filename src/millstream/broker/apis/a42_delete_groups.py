@@ -1,6 +1,8 @@
 """DeleteGroups (key 42), versions 0-3: remove groups without members, with their offsets.
 
 While any topic is `commit` the answer waits until the removal is on disk.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible, 3 has texts of errors.
 """
 
 from __future__ import annotations

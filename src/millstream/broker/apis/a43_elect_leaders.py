@@ -1,4 +1,7 @@
-"""ElectLeaders (key 43), versions 0-2: one broker leads for ever, so no election is ever needed."""
+"""ElectLeaders (key 43), versions 0-2: one broker leads for ever, so no election is ever needed.
+
+Version notes: 1 has kinds of elections and an error of its own (KIP-460), 2 is flexible.
+"""
 
 from __future__ import annotations
 

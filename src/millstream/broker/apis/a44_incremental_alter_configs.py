@@ -2,6 +2,8 @@
 
 Of topics, of the broker (those that Kafka lets change while it runs) and of groups. Gaps: log levels; client metrics are
 not collected.
+
+Version notes: 1 is flexible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""AlterPartitionReassignments (key 45), versions 0-1: the only possible place is this broker; going there changes nothing."""
+"""AlterPartitionReassignments (key 45), versions 0-1: the only possible place is this broker; going there changes nothing.
+
+Version notes: 1 says whether the replication factor may change.
+"""
 
 from __future__ import annotations
 

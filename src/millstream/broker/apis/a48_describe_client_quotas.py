@@ -1,4 +1,7 @@
-"""DescribeClientQuotas (key 48), versions 0-1: the quotas of users, client ids and IP addresses that a filter finds."""
+"""DescribeClientQuotas (key 48), versions 0-1: the quotas of users, client ids and IP addresses that a filter finds.
+
+Version notes: 1 is flexible.
+"""
 
 from __future__ import annotations
 

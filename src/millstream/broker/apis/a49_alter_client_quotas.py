@@ -2,6 +2,8 @@
 
 producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; of an IP address
 connection_creation_rate. Gap: names of hosts instead of addresses are refused with INVALID_REQUEST.
+
+Version notes: 1 is flexible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""DescribeQuorum (key 55), versions 0-2: tools ask for it to see the controllers; this broker is its own, the only voter."""
+"""DescribeQuorum (key 55), versions 0-2: tools ask for it to see the controllers; this broker is its own, the only voter.
+
+Version notes: 1 tells times of fetches (KIP-836), 2 texts of errors, nodes and folders (KIP-853).
+"""
 
 from __future__ import annotations
 

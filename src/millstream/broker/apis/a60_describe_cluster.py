@@ -1,6 +1,8 @@
 """DescribeCluster (key 60), versions 0-2: this broker and the cluster's id.
 
 Asked for controllers (endpoint type 2) it answers MISMATCHED_ENDPOINT_TYPE, as a Kafka broker does.
+
+Version notes: 1 asks for brokers or controllers (KIP-919), 2 for fenced brokers too (KIP-1073).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""ListTransactions (key 66), versions 0-2: transactional ids by state, producer, age (1) and pattern (2)."""
+"""ListTransactions (key 66), versions 0-2: transactional ids by state, producer, age (1) and pattern (2).
+
+Version notes: 1 filters by age (KIP-994), 2 by pattern (KIP-1152).
+"""
 
 from __future__ import annotations
 

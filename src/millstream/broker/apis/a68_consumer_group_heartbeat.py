@@ -5,6 +5,8 @@ subscribe by a regular expression, matched over all topics. Assignors: uniform (
 A group whose members speak the classic protocol becomes one of the new protocol by the first member that sends this request,
 as far as `group.consumer.migration.policy` allows. Gaps: racks are not considered (there is one broker); regular expressions
 that could take long to match are refused (`broker/patterns.py`).
+
+Version notes: 1 may subscribe by a regular expression, and has the client make its member id (KIP-1082).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""ConsumerGroupDescribe (key 69), versions 0-1: epochs, members and assignments of groups of the new protocol."""
+"""ConsumerGroupDescribe (key 69), versions 0-1: epochs, members and assignments of groups of the new protocol.
+
+Version notes: 1 tells the type of each member (KIP-1099).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ListConfigResources (key 74), versions 0-1: what has settings: topics, the broker, and groups that were given some."""
+"""ListConfigResources (key 74), versions 0-1: what has settings: topics, the broker, and groups that were given some.
+
+Version notes: 0 lists client metrics only, 1 what it is asked for (KIP-1142).
+"""
 
 from __future__ import annotations
 

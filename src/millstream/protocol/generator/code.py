@@ -117,7 +117,7 @@ def default_value(field: Field) -> str:
 
 
 def condition(field: Field, first: int, last: int) -> str | None:
-    """When the field exists, as an expression on ``version`` within a range: None for always, "" for never."""
+    """When the field exists, as an expression on `version` within a range: None for always, "" for never."""
     if field.versions.holds(first, last):
         return None
     if not field.versions.meets(first, last):

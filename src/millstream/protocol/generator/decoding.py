@@ -18,7 +18,7 @@ from millstream.protocol.generator.definitions import Definition, Field, Struct
 
 
 class DecodeWriter:
-    """Code that reads ``buf`` from ``pos`` to ``end`` at ``version``; fixed-size values gather in runs read at once."""
+    """Code that reads `buf` from `pos` to `end` at `version`; fixed-size values gather in runs read at once."""
 
     def __init__(self, definition: Definition, first: int, last: int, packers: Packers, lines: Lines) -> None:
         self.definition = definition

@@ -42,7 +42,7 @@ class Versions:
 
 @dataclass
 class Field:
-    """A field of a struct. ``kind`` is the element's type for arrays."""
+    """A field of a struct. `kind` is the element's type for arrays."""
 
     name: str
     original: str
@@ -60,7 +60,7 @@ class Field:
 
 @dataclass
 class Struct:
-    """A named group of fields; ``python`` is the name of its generated class."""
+    """A named group of fields; `python` is the name of its generated class."""
 
     name: str
     fields: list[Field]

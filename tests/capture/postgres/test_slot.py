@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from millstream.capture.slot import MAX_NAME, slot_name
+from millstream.capture.postgres.slot import MAX_NAME, slot_name
 
 
 def test_a_plain_name_is_readable() -> None:

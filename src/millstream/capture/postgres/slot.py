@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from millstream.capture.catalog import SourceTable, publishes_generated
+from millstream.capture.postgres.catalog import publishes_generated
+from millstream.capture.source import SourceTable
 from millstream.postgresql.connect import Connection, address
 from millstream.settings import MillstreamError
 
@@ -24,6 +25,16 @@ IN_USE_S = (
 )
 SPEAK_S = 10.0  # a wait for the source's transactions says so after this long
 _POLL_S = 0.1
+# Who holds a table's lock holds up that table, and not the others: it is tried again.
+_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '2s'"
+_NOT_NOW = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.InvalidParameterValue,
+    psycopg.errors.FeatureNotSupported,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -91,53 +102,67 @@ def published(connection: Connection, name: str) -> set[tuple[str, str]] | None:
     return {(row[0], row[1]) for row in rows}
 
 
-def publish(connection: Connection, name: str, tables: Sequence[SourceTable]) -> None:
-    """Make the publication hold exactly the tables. Raises MillstreamError when the role may not do that."""
+def publish(connection: Connection, name: str, tables: Sequence[SourceTable]) -> dict[str, str]:
+    """Make the publication hold exactly the tables; return why it does not, by the full names of tables, where that failed.
+
+    Raises MillstreamError when the role may not make a publication.
+    """
     wanted = {(t.schema, t.name) for t in tables}
     present = published(connection, name)
+    if present is None:
+        _create_publication(connection, name, tables)
+        present = set()
+    problems: dict[str, str] = {}
+    changes = [("DROP", t) for t in sorted(present - wanted)] + [("ADD", t) for t in sorted(wanted - present)]
+    for action, table in changes:
+        query = sql.SQL("ALTER PUBLICATION {} {} TABLE {}")
+        try:
+            with connection.transaction():
+                connection.execute(_LOCK_TIMEOUT)
+                connection.execute(query.format(sql.Identifier(name), sql.SQL(action), sql.Identifier(*table)))
+        except psycopg.errors.InsufficientPrivilege as error:
+            problems[".".join(table)] = _may_not_publish(connection, name, ".".join(table), error)
+        except _NOT_NOW as error:
+            problems[".".join(table)] = f"{'.'.join(table)} cannot be published now: {error.diag.message_primary}"
+    return problems
+
+
+def _create_publication(connection: Connection, name: str, tables: Sequence[SourceTable]) -> None:
+    options = "publish_via_partition_root = true"
+    if publishes_generated(connection):
+        options += ", publish_generated_columns = stored"
     try:
-        if present is None:
-            options = "publish_via_partition_root = true"
-            if publishes_generated(connection):
-                options += ", publish_generated_columns = stored"
-            connection.execute(
-                sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(
-                    sql.Identifier(name), _list(wanted), sql.SQL(options)
-                )
-            )
-            return
-        for action, some in (("ADD", wanted - present), ("DROP", present - wanted)):
-            if some:
-                connection.execute(
-                    sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(
-                        sql.Identifier(name), sql.SQL(action), _list(some)
-                    )
-                )
+        connection.execute(sql.SQL("CREATE PUBLICATION {} WITH ({})").format(sql.Identifier(name), sql.SQL(options)))
     except psycopg.errors.InsufficientPrivilege as error:
         names = ", ".join(t.full_name for t in tables)
-        raise MillstreamError(
-            f"the role {connection.info.user!r} may not publish {names}: {error.diag.message_primary}. It must own the tables"
-            f" and have CREATE on the database {connection.info.dbname!r}. Or their owner runs: CREATE PUBLICATION {name} FOR"
-            f" TABLE {names} WITH (publish_via_partition_root = true);"
-        ) from error
+        raise MillstreamError(_may_not_publish(connection, name, names, error)) from error
 
 
-def wait_for_running(connection: Connection, stop: threading.Event) -> None:
-    """Wait until every transaction that runs now has ended: what it wrote before a table was published is in no log of ours."""
-    horizon = int(str(_one(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")))
-    began = time.monotonic()
-    spoken = False
-    while (
-        not stop.is_set()
-        and int(str(_one(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"))) < horizon
-    ):
-        if not spoken and time.monotonic() - began > SPEAK_S:
-            _log.warning(
-                "waiting for transactions of the source that began before its tables were published: %s",
-                _oldest(connection),
-            )
-            spoken = True
-        stop.wait(_POLL_S)
+def _may_not_publish(connection: Connection, name: str, tables: str, error: psycopg.Error) -> str:
+    return (
+        f"the role {connection.info.user!r} may not publish {tables}: {error.diag.message_primary}. It must own the tables"
+        f" and have CREATE on the database {connection.info.dbname!r}. Or their owner runs: CREATE PUBLICATION {name} FOR"
+        f" TABLE {tables} WITH (publish_via_partition_root = true);"
+    )
+
+
+def horizon(connection: Connection) -> int:
+    """Return a mark for `ended`: what the transactions that run now wrote before a table was published is in no log of ours."""
+    return int(str(_one(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")))
+
+
+def ended(connection: Connection, before: int) -> bool:
+    """Whether every transaction that ran at the `horizon` has ended."""
+    return int(str(_one(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"))) >= before
+
+
+def oldest(connection: Connection) -> str:
+    """Return the transaction that has run longest, in words."""
+    row = connection.execute(
+        "SELECT pid, usename, application_name, now() - xact_start FROM pg_stat_activity"
+        " WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1"
+    ).fetchone()
+    return "process {} of {} ({}), running for {}".format(*row) if row else "a prepared transaction"
 
 
 def find(connection: Connection, name: str) -> Slot | None:
@@ -219,18 +244,6 @@ def wait_until_free(connection: Connection, name: str, stop: threading.Event) ->
         stop.wait(_POLL_S)
 
 
-def _oldest(connection: Connection) -> str:
-    row = connection.execute(
-        "SELECT pid, usename, application_name, now() - xact_start FROM pg_stat_activity"
-        " WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1"
-    ).fetchone()
-    return "process {} of {} ({}), running for {}".format(*row) if row else "a prepared transaction"
-
-
 def _one(connection: Connection, query: str, *parameters: object) -> object:
     row = connection.execute(query, parameters or None).fetchone()  # type: ignore[arg-type]  # constants of this file
     return row[0] if row else None
-
-
-def _list(tables: set[tuple[str, str]]) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier(*t) for t in sorted(tables))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.capture.pgoutput import (
+from millstream.capture.postgres.pgoutput import (
     UNCHANGED,
     Begin,
     Commit,

@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 
-from millstream.capture import types
-from millstream.capture.types import Type, array
+from millstream.capture.postgres import types
+from millstream.capture.postgres.types import Type, array
 
 
 def as_json(kind: Type, text: str) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.capture.snapshot import Snapshot, Unseen
+from millstream.capture.postgres.snapshot import Snapshot, Unseen
 
 
 def test_sees_what_was_committed_before() -> None:

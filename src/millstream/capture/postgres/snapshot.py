@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from millstream.capture.catalog import SourceTable
-from millstream.capture.envelope import split_copy_row
-from millstream.capture.pgoutput import Values
+from millstream.capture.postgres.catalog import CatalogTable
+from millstream.capture.postgres.pgoutput import Values
+from millstream.capture.postgres.rows import split_copy_row
 from millstream.postgresql.connect import Connection
 from millstream.settings import MillstreamError
 
@@ -81,11 +81,18 @@ class Moment:
 
 
 @contextmanager
-def snapshot(connection: Connection, unseen: Unseen, waiting: Callable[[], object]) -> Iterator[Moment]:
-    """A read-only transaction at a snapshot that sees all that was received. `waiting` is called while there is none yet."""
+def snapshot(
+    connection: Connection, unseen: Unseen, waiting: Callable[[], object], lock_timeout_s: float = 0
+) -> Iterator[Moment]:
+    """A read-only transaction at a snapshot that sees all that was received. `waiting` is called while there is none yet.
+
+    lock_timeout_s: how long a locked table is waited for, 0 for as long as it takes.
+    """
     deadline = time.monotonic() + VISIBLE_S
     while True:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if lock_timeout_s:
+            connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(int(lock_timeout_s * 1000)))
         try:
             row: TupleRow | None = connection.execute(
                 "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn() - '0/0'::pg_lsn,"
@@ -109,7 +116,7 @@ def snapshot(connection: Connection, unseen: Unseen, waiting: Callable[[], objec
 class ChunkReader:
     """Reads one table from its first key to its last, chunk by chunk. `after` is the last key read, in text."""
 
-    def __init__(self, table: SourceTable, after: Sequence[str] | None) -> None:
+    def __init__(self, table: CatalogTable, after: Sequence[str] | None) -> None:
         self.table = table
         self.after = list(after) if after else None
         self.finished = False
@@ -141,7 +148,7 @@ class ChunkReader:
         where: sql.Composable = sql.SQL("")
         if self.after is not None:
             values = [
-                sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(table.types[name]))  # type: ignore[arg-type]  # format_type's
+                sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(table.declared[name]))  # type: ignore[arg-type]  # format_type's
                 for name, text in zip(table.order, self.after, strict=True)
             ]
             where = sql.SQL(" WHERE ({}) > ({})").format(order, sql.SQL(", ").join(values))
@@ -154,10 +161,10 @@ class ChunkReader:
         )
 
 
-def read_row(connection: Connection, table: SourceTable, names: Sequence[str], key: dict[str, str]) -> Values | None:
+def read_row(connection: Connection, table: CatalogTable, names: Sequence[str], key: dict[str, str]) -> Values | None:
     """Return the named columns of the row with the key (in text), None when there is no such row. Call it inside `snapshot`."""
     condition = sql.SQL(" AND ").join(
-        sql.SQL("{} = {}::{}").format(sql.Identifier(n), sql.Literal(v), sql.SQL(table.types[n]))  # type: ignore[arg-type]
+        sql.SQL("{} = {}::{}").format(sql.Identifier(n), sql.Literal(v), sql.SQL(table.declared[n]))  # type: ignore[arg-type]
         for n, v in key.items()
     )
     columns = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(n)) for n in names)

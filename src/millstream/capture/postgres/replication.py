@@ -10,7 +10,7 @@ from struct import Struct
 import psycopg
 from psycopg import pq
 
-from millstream.capture.catalog import OPTIONS
+from millstream.capture.postgres.catalog import OPTIONS
 from millstream.postgresql.connect import CONNECT_S, connect, explain
 from millstream.settings import MillstreamError
 

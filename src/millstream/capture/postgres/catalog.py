@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
 
 from millstream.capture.envelope import Column
-from millstream.capture.pgoutput import RelationColumn
-from millstream.capture.types import NUMERIC, Type
+from millstream.capture.postgres.pgoutput import RelationColumn
+from millstream.capture.postgres.types import NUMERIC, Type
+from millstream.capture.source import SourceTable, TableProblem
 from millstream.postgresql.connect import Connection
-from millstream.settings import MillstreamError
 
 # Both sessions (the copy's and the log's) print values alike, so that a row's key has one form.
 SESSION = {
@@ -33,7 +33,7 @@ SELECT a.attname, a.atttypid, a.atttypmod, NOT a.attnotnull, a.attgenerated, a.a
 FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _KEY = """
-SELECT a.attname FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, position), pg_attribute a
+SELECT a.attname, a.attnum FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, position), pg_attribute a
 WHERE i.indrelid = %s AND i.indisprimary AND i.indimmediate AND k.position <= i.indnkeyatts
   AND a.attrelid = i.indrelid AND a.attnum = k.attnum ORDER BY k.position
 """
@@ -54,45 +54,29 @@ FROM resolved WHERE typtype <> 'd'
 
 
 @dataclass(frozen=True)
-class SourceTable:
-    """A table of the source as it is now.
+class CatalogTable(SourceTable):
+    """A table as PostgreSQL's catalogue has it.
 
-    key: the primary key's columns in the table's order; order: the same in the index's order, in which the table is copied.
-    types, numbers: the columns' types in SQL and their places, by name.
-    defaulted: columns whose rows may have a value although no row was written.
+    order: the primary key's columns in the index's order, in which the table is read; `key` has the table's order.
+    declared, numbers: the columns' types in SQL and their places, by name. types: the columns' types in their order.
     """
 
-    id: int
-    schema: str
-    name: str
-    columns: tuple[Column, ...]
-    key: tuple[str, ...]
     order: tuple[str, ...]
-    types: dict[str, str]
-    numbers: dict[str, int]
-    defaulted: frozenset[str]
+    declared: Mapping[str, str]
+    numbers: Mapping[str, int]
+    types: tuple[Type, ...]
     identity: str
-    estimate: int
-
-    @property
-    def full_name(self) -> str:
-        """schema.table, for messages."""
-        return f"{self.schema}.{self.name}"
 
     @property
     def sql_name(self) -> sql.Identifier:
         """The quoted name for queries."""
         return sql.Identifier(self.schema, self.name)
 
-    def signature(self) -> dict[str, str]:
-        """Return "number:type" of each column by name, to notice changes. A column keeps its number when it is renamed."""
-        return {c.name: f"{self.numbers[c.name]}:{self.types[c.name]}" for c in self.columns}
 
-
-def describe(connection: Connection, schema: str, name: str) -> SourceTable:
+def describe(connection: Connection, schema: str, name: str) -> CatalogTable:
     """Return the table `schema`.`name`.
 
-    Raises MillstreamError when it does not exist, may not be read, or cannot be captured: no table, unlogged, no (immediate)
+    Raises TableProblem when it does not exist, may not be read, or cannot be captured: no table, unlogged, no (immediate)
     primary key, or a replica identity that does not contain it.
     """
     full = f"{schema}.{name}"
@@ -105,26 +89,26 @@ def describe(connection: Connection, schema: str, name: str) -> SourceTable:
             [name],
         ).fetchall()
         hint = f" There is {', '.join(r[0] for r in near)}." if near else ""
-        raise MillstreamError(f"the database {database!r} has no table {full}.{hint}")
+        raise TableProblem(f"the database {database!r} has no table {full}.{hint}")
     oid, kind, persistence, identity, tuples, readable = row
     if kind not in ("r", "p"):
-        raise MillstreamError(f"{full} in {database!r} is no table; only tables have changes to capture.")
+        raise TableProblem(f"{full} in {database!r} is no table; only tables have changes to capture.")
     if persistence != "p":
-        raise MillstreamError(
+        raise TableProblem(
             f"{full} is unlogged or temporary: its changes are in no log. ALTER TABLE {full} SET LOGGED;"
         )
     if not readable:
-        raise MillstreamError(
+        raise TableProblem(
             f"the role {connection.info.user!r} may not read {full}: GRANT SELECT ON {full} TO {connection.info.user};"
         )
     order = tuple(r[0] for r in connection.execute(_KEY, [oid]).fetchall())
     if not order:
-        raise MillstreamError(
+        raise TableProblem(
             f"{full} has no primary key (or a deferrable one), so its rows have no identity in a topic: ALTER TABLE {full} ADD"
             " PRIMARY KEY (…);"
         )
     if identity not in "df":
-        raise MillstreamError(
+        raise TableProblem(
             f"{full} has replica identity {'NOTHING' if identity == 'n' else 'USING INDEX'}: changes of its rows would come"
             f" without their primary key. ALTER TABLE {full} REPLICA IDENTITY DEFAULT;"
         )
@@ -132,45 +116,49 @@ def describe(connection: Connection, schema: str, name: str) -> SourceTable:
     published = [r for r in found if r[4] == "" or (r[4] == "s" and publishes_generated(connection))]
     types = resolve_types(connection, {r[1] for r in published})
     columns = tuple(column(r[0], types[r[1]], r[2], nullable=r[3]) for r in published)
-    return SourceTable(
+    return CatalogTable(
         id=oid,
         schema=schema,
         name=name,
         columns=columns,
         key=tuple(c.name for c in columns if c.name in order),
         order=order,
-        types={r[0]: r[6] for r in published},
+        signature={r[0]: f"{r[7]}:{r[6]}" for r in published},
+        declared={r[0]: r[6] for r in published},
         numbers={r[0]: r[7] for r in published},
+        types=tuple(types[r[1]] for r in published),
         defaulted=frozenset(r[0] for r in published if r[5]),
         identity=identity,
         estimate=max(0, int(tuples)),
     )
 
 
-def columns_of(connection: Connection, relation: int, columns: Sequence[RelationColumn]) -> tuple[Column, ...]:
-    """Return the columns of a RELATION message; what the message does not say (not null) is as it is now."""
+def columns_of(
+    connection: Connection, relation: int, columns: Sequence[RelationColumn]
+) -> tuple[tuple[Column, ...], tuple[Type, ...]]:
+    """Return the columns of a RELATION message, and their types; what the message does not say (not null) is as it is now."""
     types = resolve_types(connection, {c.type for c in columns})
     rows = connection.execute(
         "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnotnull AND attnum > 0", [relation]
     ).fetchall()
     required = {row[0] for row in rows}
-    return tuple(
-        column(c.name, types.get(c.type, Type(c.type)), c.modifier, nullable=c.name not in required) for c in columns
-    )
+    found = tuple(types.get(c.type, Type(c.type)) for c in columns)
+    pairs = zip(columns, found, strict=True)
+    return tuple(column(c.name, t, c.modifier, nullable=c.name not in required) for c, t in pairs), found
 
 
-def primary_key(connection: Connection, relation: int) -> tuple[str, ...]:
-    """Return the names of the primary key's columns, empty when there is none (any more)."""
-    return tuple(r[0] for r in connection.execute(_KEY, [relation]).fetchall())
+def primary_key(connection: Connection, relation: int) -> frozenset[int]:
+    """Return the numbers of the primary key's columns, which they keep when renamed; none when there is no key (any more)."""
+    return frozenset(r[1] for r in connection.execute(_KEY, [relation]).fetchall())
 
 
 def column(name: str, kind: Type, modifier: int, *, nullable: bool) -> Column:
     """Return a column; `modifier` is PostgreSQL's atttypmod, which holds a numeric's precision and scale."""
     if kind.base != NUMERIC or kind.element or modifier < 4:
-        return Column(name, kind, nullable)
+        return Column(name, kind.kind, nullable)
     packed = modifier - 4
     scale = packed & 0x7FF
-    return Column(name, kind, nullable, packed >> 16 & 0xFFFF, scale - 2048 if scale > 1023 else scale)
+    return Column(name, kind.kind, nullable, packed >> 16 & 0xFFFF, scale - 2048 if scale > 1023 else scale)
 
 
 def resolve_types(connection: Connection, oids: Iterable[int]) -> dict[int, Type]:
