@@ -58,7 +58,6 @@ class Console:
             description["app"],
             conninfo,
             {table: q["key"] for q in queries for table in q["tables"]},
-            {table: q["name"] for q in queries for table in q["tables"]},
             self.activity,
         )
         self._letters = Letters(

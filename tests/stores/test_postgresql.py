@@ -13,11 +13,13 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millstream.postgresql import upsert
 from millstream.postgresql.connect import connect
 from millstream.postgresql.server import Server
-from millstream.postgresql.upsert import Column, Target
 from millstream.settings import MillstreamError
+from millstream.stores import checkpoints, postgresql
+from millstream.stores import target as targets
+from millstream.stores.store import Claim
+from millstream.stores.target import Column, Target
 
 FIRST = uuid.UUID(int=1)
 
@@ -40,8 +42,15 @@ def write(
     db: psycopg.Connection[Any], rows: pa.Table, batch: int, key: list[str] | None = None, query_id: uuid.UUID = FIRST
 ) -> Any:
     target = Target.of("app", "view", rows.schema, key or ["k"])
-    upsert.ensure(db, target)
-    return upsert.apply(db, target, rows, app="app", query="view", query_id=query_id, batch_id=batch)
+    claim = Claim("app", "view", "host:/data", str(query_id))
+    postgresql.prepare(db, target, claim)
+    return postgresql.apply(db, target, rows, claim=claim, batch_id=batch)
+
+
+def noted(db: psycopg.Connection[Any]) -> tuple[uuid.UUID, int]:
+    owner = checkpoints.owner(db, "app", "view")
+    assert owner is not None
+    return uuid.UUID(owner.query_id), owner.batch_id
 
 
 def everything(db: psycopg.Connection[Any]) -> list[Any]:
@@ -62,14 +71,7 @@ def test_a_batch_is_written_once(db: psycopg.Connection[Any]) -> None:
     assert write(db, table(k=["a"], n=[9]), 1) is None
     assert write(db, table(k=["a"], n=[9]), 0) is None
     assert everything(db) == [("a", 2)]
-    assert upsert.checkpoint(db, "app", "view") == (FIRST, 1)
-
-
-@pytest.mark.system
-def test_a_new_query_empties_the_view_in_the_same_transaction(db: psycopg.Connection[Any]) -> None:
-    write(db, table(k=["a", "b"], n=[1, 1]), 7)
-    assert write(db, table(k=["c"], n=[3]), 0, query_id=uuid.UUID(int=2)) == 1
-    assert everything(db) == [("c", 3)]
+    assert noted(db) == (FIRST, 1)
 
 
 @pytest.mark.system
@@ -78,7 +80,7 @@ def test_rows_and_checkpoint_come_together_or_not_at_all(db: psycopg.Connection[
     with pytest.raises(MillstreamError, match="NUL character"):
         write(db, table(k=["b", "c\0"], n=[1, 2]), 1)
     assert everything(db) == [("a", 1)]
-    assert upsert.checkpoint(db, "app", "view") == (FIRST, 0)
+    assert noted(db) == (FIRST, 0)
     assert write(db, table(k=["b"], n=[1]), 1) == 1
 
 
@@ -155,7 +157,9 @@ def test_a_value_that_does_not_fit_is_refused(db: psycopg.Connection[Any]) -> No
     write(db, pa.table({"k": [1], "n": pa.array([1], pa.int64())}), 0)
     target = Target("app", "view", (Column("k", "bigint"), Column("n", "smallint")), ("k",))
     with pytest.raises(MillstreamError, match=r"app\.view cannot hold a row: .*out of range"):
-        upsert.apply(db, target, table(k=[1], n=[70000]), app="a", query="q", query_id=FIRST, batch_id=0)
+        postgresql.apply(
+            db, target, table(k=[1], n=[70000]), claim=Claim("app", "view", "host:/data", str(FIRST)), batch_id=1
+        )
 
 
 @pytest.mark.system
@@ -186,4 +190,4 @@ def test_a_column_is_there_once() -> None:
 
 def test_a_type_is_no_way_to_smuggle_in_a_statement() -> None:
     with pytest.raises(MillstreamError, match="expected the name of a PostgreSQL type"):
-        upsert._type("int; DROP TABLE x")
+        targets.type_name("int; DROP TABLE x")
