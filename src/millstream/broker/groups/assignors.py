@@ -6,8 +6,11 @@ subscriber a run of consecutive partitions of each topic, the same run in topics
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
+A = TypeVar("A", bound=Hashable)
+B = TypeVar("B", bound=Hashable)
 Topic = bytes  # a topic's id
 Target = dict[str, dict[Topic, set[int]]]  # member -> topic -> partitions
 
@@ -85,6 +88,44 @@ def ranges(subscriptions: Mapping[str, set[Topic]], partitions: Mapping[Topic, i
                 target[member][topic] = set(range(first, first + count))
             first += count
     return target
+
+
+def simple(subscriptions: Mapping[str, set[Topic]], partitions: Mapping[Topic, int], before: Target) -> Target:
+    """For share groups: each partition of a topic has a subscriber and each subscriber a partition; few move.
+
+    With more subscribers than partitions each has one, and partitions have several; with fewer, partitions have one each. In
+    both cases nobody has more than one more than another (KIP-932, SimpleAssignor).
+    """
+    target: Target = {member: {} for member in subscriptions}
+    for topic in sorted({topic for wanted in subscriptions.values() for topic in wanted}):
+        members = sorted(member for member, wanted in subscriptions.items() if topic in wanted)
+        indexes = list(range(partitions.get(topic, 0)))
+        had = [(m, i) for m in members for i in sorted(before.get(m, {}).get(topic, ())) if i < len(indexes)]
+        if len(members) > len(indexes):
+            found = _dealt(members, indexes, had) if indexes else []
+        else:
+            found = [(member, index) for index, member in _dealt(indexes, members, [(i, m) for m, i in had])]
+        for member, index in found:
+            target[member].setdefault(topic, set()).add(index)
+    return target
+
+
+def _dealt(cards: list[A], players: list[B], before: list[tuple[A, B]]) -> list[tuple[A, B]]:
+    """Each card with one player, evenly; a card stays where it was if there is room."""
+    share, extra = divmod(len(cards), len(players))
+    hands = dict.fromkeys(players, 0)
+    dealt: dict[A, B] = {}
+    for card, player in before:
+        if card not in dealt and (hands[player] < share or (hands[player] == share and extra)):
+            extra -= hands[player] == share
+            hands[player] += 1
+            dealt[card] = player
+    for card in cards:
+        if card not in dealt:
+            player = min(players, key=lambda each: hands[each])
+            hands[player] += 1
+            dealt[card] = player
+    return list(dealt.items())
 
 
 ASSIGNORS = {"uniform": uniform, "range": ranges}

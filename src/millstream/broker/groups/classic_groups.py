@@ -152,7 +152,7 @@ class ClassicGroups:
         return [records.group_removal(group.id)]
 
     def removed(self, group: ClassicGroup) -> None:
-        """Answer whoever waits."""
+        """Answer the requests that wait."""
         self.run(group, group.die())
 
     def tick(self, group: ClassicGroup, now: float) -> None:

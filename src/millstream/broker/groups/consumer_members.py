@@ -18,7 +18,7 @@ class ClassicMember:
 
     @property
     def protocol(self) -> str:
-        """The protocol that it is told to follow: what it prefers; the broker assigns anyway."""
+        """The protocol in its answers: what it prefers, since the broker assigns anyway."""
         return self.protocols[0][0]
 
 
@@ -78,7 +78,7 @@ class Heartbeat:
 
     @property
     def full(self) -> bool:
-        """Whether it says everything about the member, who then is told everything, too."""
+        """Whether it says everything about the member, which then is answered with everything, too."""
         subscribes = self.topics is not None or self.regex is not None
         return self.rebalance_seconds is not None and subscribes and self.owned is not None
 
