@@ -12,18 +12,18 @@ ROOMS = [
     *(
         "settings",
         "event",
+        "app",
         "protocol",
         "log",
         "broker",
         "client",
         "monitor",
         "postgresql",
+        "stores",
         "web",
         "direct",
-        "capture",
-        "sourcing",
     ),
-    *("deliver", "spark", "app", "run", "serve", "demo", "cli", "testing"),
+    *("capture", "sourcing", "deliver", "spark", "run", "serve", "demo", "cli", "testing"),
 ]
 ONLY_FOR = {
     "pyspark": {"spark", "testing"},
@@ -38,7 +38,11 @@ APPLICATIONS = {SOURCE / "demo" / "flights.py"}
 CIRCLES = {
     frozenset(
         f"millstream.broker.{name}"
-        for name in ("broker", "client", "connection", "end", "inbox", "outbox", "security.gate")
+        for name in (
+            "broker",
+            *(f"network.{name}" for name in ("client", "connection", "endpoint", "reader", "writer")),
+            "security.gate",
+        )
     ),
 }
 
@@ -139,6 +143,15 @@ def test_batch_headers_are_read_by_name():
 )
 def test_light_modules_load_nothing_heavy(module):
     code = f"import sys, {module}; print([m for m in ('pyspark', 'pandas', 'pyarrow', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["millstream", "millstream.cli", "millstream.testing", "millstream.testing.plugin"])
+def test_what_everybody_imports_loads_no_client_either(module):
+    """pytest loads the plugin in every run of every project of an environment that has Millstream."""
+    heavy = ("pyspark", "pandas", "pyarrow", "numpy", "psycopg", "confluent_kafka", "starlette", "msgspec")
+    code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from millstream import testing
     from millstream.app import App
-    from millstream.capture.table import postgres
+    from millstream.app.sources import postgres
     from millstream.event import Event
     from millstream.settings import Kafka, MillstreamError, Settings
     from millstream.spark.windows import tumbling
@@ -25,7 +25,7 @@ _HOME = {
     "Kafka": "millstream.settings",
     "MillstreamError": "millstream.settings",
     "Settings": "millstream.settings",
-    "postgres": "millstream.capture.table",
+    "postgres": "millstream.app.sources",
     "tumbling": "millstream.spark.windows",
 }
 

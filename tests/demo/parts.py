@@ -9,7 +9,8 @@ import time
 from contextlib import contextmanager
 
 from millstream import capture
-from millstream.capture.table import Table, postgres
+from millstream.app.inputs import Table
+from millstream.app.sources import postgres
 from millstream.client.admin import ensure_topic
 from millstream.client.tail import tail
 from millstream.settings import Kafka, Settings

@@ -10,7 +10,9 @@ import threading
 import pytest
 from demo.parts import Broker, eventually
 
-from millstream.client.admin import STATUS, ensure_topic, topic_names
+from millstream.app.names import STATUS
+from millstream.app.process import Process
+from millstream.client.admin import ensure_topic, topic_names
 from millstream.client.groups import commit
 from millstream.client.producer import producer
 from millstream.demo.demo import clear, command, parts
@@ -19,7 +21,7 @@ from millstream.demo.plane import wait_for_query
 from millstream.monitor import catchup
 from millstream.monitor.lag import group_lag
 from millstream.monitor.status import Reporter
-from millstream.run.part import Process, Step
+from millstream.run.part import Step
 from millstream.settings import MillstreamError, Settings
 
 
@@ -82,7 +84,7 @@ def test_the_summary_waits_for_every_query_and_delivery(broker):
     for topic in ("departures", "_flights.very_late"):
         fill(broker, topic)
     stop, done, told = threading.Event(), [], []
-    wanted = catchup.inputs("flights", {"enriched": ["departures"]}, ["departures"])
+    wanted = {"flights.enriched": {"departures"}, "flights.dead_letters": {"departures"}}
 
     def wait():
         done.append(

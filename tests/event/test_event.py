@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 import millstream as ms
-from millstream.event import Field, Topic, decode, duration, encode, fields
+from millstream.app.inputs import Topic
+from millstream.event import Field, decode, duration, encode, fields
 from millstream.settings import MillstreamError
 
 AT = datetime(2013, 1, 1, 10, 15, tzinfo=UTC)

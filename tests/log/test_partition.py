@@ -22,6 +22,7 @@ from millstream.log.errors import (
 )
 from millstream.protocol import records
 from tests.log.logs import NOW, SMALL, batch, batches, consume, content, crash, fill, keyed, maintain, open_log, values
+from tests.mounts import mount
 
 
 @pytest.fixture
@@ -369,11 +370,8 @@ def test_a_full_disk(log, partition, monkeypatch):
 def test_a_file_system_that_is_really_full(tmp_path):
     folder = tmp_path / "tiny"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
+    if why := mount(folder, "size=256k"):
+        pytest.skip(why)
     try:
         log = open_log(folder / "log")
         partition = log.create("t", 1).partitions[0]

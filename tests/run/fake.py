@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from millstream.app import App
-from millstream.run.part import Process
-from millstream.run.plan import Plan
+from millstream.app.graph import Graph
+from millstream.app.process import Process
 from millstream.run.supervisor import Supervisor
 from millstream.settings import MillstreamError, Settings
 from tests.run.supervision import QUICK, Children
@@ -28,16 +28,16 @@ class Fake(Supervisor):
         self.children = Children(folder)
         self._spark = spark
         more.setdefault("pace", QUICK)
-        super().__init__(App("fake"), Settings(data=folder / "data"), **more)
+        super().__init__(App("fake"), Settings(data=folder / "data"), file="fake.py", **more)
 
-    def _make_plan(self, app, file):
+    def _make_graph(self, app):
         script = self.children.script
         processes = (
-            Process("broker", (*script("broker", LISTENS), "{port}")),
+            Process("broker", (*script("broker", LISTENS), "{port}"), provides=frozenset({"kafka"})),
             Process("capture-ops", script("capture"), frozenset({"broker"}), kind="capture"),
             Process("spark", script("spark", self._spark), frozenset({"capture-ops"}), grace=0.5),
         )
-        return Plan("fake", (), (), (), processes)
+        return Graph("fake", processes=processes)
 
     def _make_steps(self):
         return []

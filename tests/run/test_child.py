@@ -15,12 +15,14 @@ from tests.run.supervision import wait_until
 _FRAME = """
 import sys, types
 {setup}
-def run(app, settings, ready, stop):
+def main(call):
     import logging, os
+    from millstream.app import load
+    load(call.file)
+    ready, stop = call.ready, call.stop
 {body}
-from millstream.run import child, parts
-parts.run_deliver = run
-sys.exit(child.main(["deliver", {file!r}]))
+from millstream.run import child
+sys.exit(child.main(["__main__", {file!r}]))
 """
 WAITS = "ready({'console': 'http://x'}); stop.wait()"
 

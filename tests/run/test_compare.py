@@ -1,9 +1,14 @@
 """What a plan would create or change, by values."""
 
+from millstream.app.graph import Graph
+from millstream.app.outputs import POSTGRESQL
+from millstream.app.query import StoredTable
+from millstream.app.topics import NeededTopic
 from millstream.client.admin import TopicFacts
 from millstream.run.compare import Change, compare, compare_topics
-from millstream.run.plan import Plan, TopicPlan
 from millstream.settings import Kafka, Settings
+
+DELAYS = StoredTable(POSTGRESQL, "flights", "delays")
 
 
 def facts(name, partitions=2, **config):
@@ -17,21 +22,21 @@ def only(plan, there):
 
 
 def test_a_missing_topic_would_be_created():
-    plan = TopicPlan("planes", 1, {"cleanup.policy": "compact"})
+    plan = NeededTopic("planes", 1, {"cleanup.policy": "compact"})
     assert only(plan, {}) == Change("topic", "planes", "create", "1 partition, cleanup.policy=compact")
 
 
 def test_nothing_to_compare_with():
-    assert only(TopicPlan("departures", 2), None) == Change("topic", "departures", "unknown", "2 partitions")
+    assert only(NeededTopic("departures", 2), None) == Change("topic", "departures", "unknown", "2 partitions")
 
 
 def test_a_topic_as_declared_is_kept():
-    plan = TopicPlan("status", 2, {"cleanup.policy": "compact,delete"})
+    plan = NeededTopic("status", 2, {"cleanup.policy": "compact,delete"})
     assert only(plan, facts("status", cleanup_policy="delete, compact", retention_ms="5")).state == "kept"
 
 
 def test_differences_are_named():
-    plan = TopicPlan("planes", 2, {"cleanup.policy": "compact", "retention.ms": "10"})
+    plan = NeededTopic("planes", 2, {"cleanup.policy": "compact", "retention.ms": "10"})
     change = only(plan, facts("planes", 4, retention_ms="20"))
     assert change.state == "differs"
     assert change.detail == (
@@ -40,7 +45,7 @@ def test_differences_are_named():
 
 
 def test_nothing_runs_and_nothing_is_touched(tmp_path):
-    planned = Plan("flights", (TopicPlan("departures", 2),), ("delays",), ("millstream",), ())
+    planned = Graph("flights", (NeededTopic("departures", 2),), (DELAYS,), databases=("millstream",))
     compared = compare(planned, Settings(data=tmp_path / "data"))
     assert compared.log.problem == compared.store.problem == "not running"
     assert [(c.kind, c.name, c.state) for c in compared.changes] == [
@@ -52,7 +57,7 @@ def test_nothing_runs_and_nothing_is_touched(tmp_path):
 
 def test_what_cannot_be_reached_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("millstream.run.compare._PATIENCE", 0.1)
-    planned = Plan("flights", (TopicPlan("departures", 2),), ("delays",), (), ())
+    planned = Graph("flights", (NeededTopic("departures", 2),), (DELAYS,))
     settings = Settings(data=tmp_path, kafka=Kafka("127.0.0.1:1"), postgres="host=127.0.0.1 port=1 dbname=x")
     compared = compare(planned, settings)
     assert "127.0.0.1:1" in compared.log.problem and "Connection refused" in compared.store.problem

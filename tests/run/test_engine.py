@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from millstream.app.process import Process
 from millstream.run import tree
-from millstream.run.part import Context, Process, Step
+from millstream.run.part import Context, Step
 from millstream.settings import MillstreamError
 from tests.run.supervision import QUICK, all_ready, wait_until
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from millstream.run.part import Process, Step, arrange
+from millstream.app.process import Process
+from millstream.run.part import Step, arrange
 from millstream.settings import MillstreamError
 
 

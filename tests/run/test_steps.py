@@ -5,18 +5,21 @@ import time
 
 import pytest
 
+from millstream.app.graph import Graph
+from millstream.app.process import Process
+from millstream.app.topics import NeededTopic
 from millstream.run import steps
-from millstream.run.part import Context, Process
-from millstream.run.plan import Plan, TopicPlan
+from millstream.run.part import Context
 from millstream.settings import Kafka, MillstreamError, Settings
 from millstream.spark import jars
 
-TOPICS = (TopicPlan("departures", 2, {"a": "b"}),)
+TOPICS = (NeededTopic("departures", 2, {"a": "b"}),)
 
 
 def made(settings, *names):
-    plan = Plan("flights", TOPICS, (), (), tuple(Process(name, ("true",)) for name in names))
-    return {step.name: step for step in steps.steps(plan, settings)}
+    prepare = {"spark": "millstream.spark.jars"}
+    processes = tuple(Process(name, ("true",), prepare=prepare.get(name, "")) for name in names)
+    return {step.name: step for step in steps.steps(Graph("flights", TOPICS, processes=processes), settings)}
 
 
 def test_topics_come_after_the_broker_and_jars_only_with_spark():
@@ -58,5 +61,5 @@ def test_downloads_tell_how_far_they_are(monkeypatch, tmp_path):
     name = jars.pinned()[2].name
     monkeypatch.setattr(jars, "fetch", lambda cache, progress: progress(name, 5_100_000, 9_900_000))
     said = []
-    steps.fetch_jars(context(Settings(cache=tmp_path), said))
+    made(Settings(), "spark")["jars"].call(context(Settings(cache=tmp_path), said))
     assert said == ["downloading connector jar 3 of 4, 5.1 of 9.9 MB"]

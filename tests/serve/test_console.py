@@ -5,6 +5,7 @@ import re
 import msgspec
 import pytest
 
+from millstream.app.graph import describe
 from millstream.client.admin import TopicFacts
 from millstream.monitor.lag import Lag
 from millstream.serve.console import group_states, part_states, query_states, topic_states, totals
@@ -24,7 +25,7 @@ from millstream.serve.state import (
 )
 from tests.serve.feed import application
 
-DESCRIPTION = application().describe()
+DESCRIPTION = describe(application())
 NO_DEAD = DeadLetters("flights.dead_letters", 0, False, [])
 
 
@@ -105,7 +106,7 @@ def test_queries_show_what_they_reported_and_wait_before():
     assert (found["delay_by_hour"].state, found["very_late"].mode) == ("waiting", "realtime")
     enriched = found["enriched"]
     assert (enriched.batch, enriched.lag, enriched.dropped, enriched.output_rows) == (7, 7, 2, None)
-    assert found["dead_letters"].inputs == ["departures"]
+    assert found["dead_letters"].inputs == ["departures", "arrivals"]
 
 
 def test_the_headline_counts_what_came_in_and_what_needs_a_look():
@@ -125,7 +126,7 @@ def test_the_graph_joins_sources_topics_queries_and_results():
     found = graph(DESCRIPTION, state(facts={("replay", "flights"): {"state": "running"}}))
     assert ("source:ops", "topic:planes") in found.drawing.paths
     assert ("topic:planes", "query:enriched") in found.drawing.paths
-    assert ("query:delay_by_hour", "view:delay_by_hour") in found.drawing.paths
+    assert ("query:delay_by_hour", "result:delay_by_hour") in found.drawing.paths
     assert ("query:very_late", "topic:late_departures") in found.drawing.paths
     assert ("source:flights", "topic:arrivals") in found.drawing.paths
     assert [name for _, name in found.headings] == ["Sources", "Log", "Spark", "Results"]
@@ -144,7 +145,10 @@ def test_lines_flow_where_events_move_and_colours_tell_states():
             },
         ),
     )
-    assert found.flowing == {("topic:departures", "query:delay_by_hour"), ("query:delay_by_hour", "view:delay_by_hour")}
+    assert found.flowing == {
+        ("topic:departures", "query:delay_by_hour"),
+        ("query:delay_by_hour", "result:delay_by_hour"),
+    }
     tones = {n.name: n.tone for n in found.nodes.values() if n.id.startswith("query")}
     assert tones == {"delay_by_hour": "on", "enriched": "warn", "very_late": "bad"}
     assert (tone("starting"), tone("stopped"), tone("unheard of")) == ("busy", "idle", "idle")
@@ -167,7 +171,7 @@ def test_a_silent_log_or_database_is_said():
     lost = Connection("Kafka log", False, "127.0.0.1:9 has been silent for 12 s", 1000.0)
     parts = Pages(DESCRIPTION).parts(state(kafka=lost, postgres=Connection("PostgreSQL", False, "refused.", None)))
     assert "Kafka log does not answer." in parts["problems"]
-    assert "silent for 12 s. What stands below is from" in re.sub(r"\s+", " ", parts["problems"])
+    assert "silent for 12 s. What is dimmed below is from" in re.sub(r"\s+", " ", parts["problems"])
     assert "refused. It will appear by itself." in re.sub(r"\s+", " ", parts["problems"])
     assert parts["connections"].count('data-state="down"') == 2
 

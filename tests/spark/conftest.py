@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from millstream.capture.table import Table
-from millstream.event import Topic
+from millstream.app import App
+from millstream.app.graph import graph
+from millstream.app.inputs import Table, Topic
+from millstream.app.query import Query
+from millstream.client.admin import ensure_topics
 from millstream.monitor.status import read
 from millstream.postgresql.connect import ensure_database
 from millstream.postgresql.server import Server
 from millstream.settings import Kafka, Settings
-from millstream.spark.query import Query
 from tests.brokers import running_broker, wait_until
 
 START_S = 90.0
@@ -38,32 +41,26 @@ class Runner:
     """Queries that run in a thread of this process, on the session of all tests."""
 
     def __init__(self, spark: Any, kafka: Kafka, views: str, settings: Settings) -> None:
-        self._spark, self._kafka, self._views, self._settings = spark, kafka, views, settings
+        self._spark, self._kafka = spark, kafka
+        self._settings = replace(settings, kafka=kafka, postgres=views)
 
     @contextmanager
     def running(self, app: str, queries: Sequence[Query]) -> Iterator[Callable[[str], Mapping[str, Any]]]:
         """Run the queries; gives a function from a query's name to its latest facts."""
         from millstream.spark.run import run
 
-        topics: dict[str, Topic] = {t.name: t for q in queries for t in q.topics}
-        tables: dict[str, Table] = {t.name: t for q in queries for t in q.tables}
+        made = App(app)
+        made.queries = {q.name: q for q in queries}
+        made.topics = {i.name: i for q in queries for i in q.inputs if isinstance(i, Topic)}
+        made.tables = {i.name: i for q in queries for i in q.inputs if isinstance(i, Table)}
+        needed = graph(made, self._settings).topics
+        ensure_topics(self._kafka, [(topic.name, topic.partitions, topic.config) for topic in needed])
         ready, stop = threading.Event(), threading.Event()
         errors: list[BaseException] = []
 
         def target() -> None:
             try:
-                run(
-                    app,
-                    queries,
-                    topics,
-                    tables,
-                    self._kafka,
-                    self._views,
-                    self._settings,
-                    ready=lambda facts: ready.set(),
-                    stop=stop,
-                    spark=self._spark,
-                )
+                run(made, self._settings, ready=lambda facts: ready.set(), stop=stop, spark=self._spark)
             except BaseException as error:
                 errors.append(error)
                 ready.set()

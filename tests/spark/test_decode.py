@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from millstream.event import Event, Topic, decode, encode
+from millstream.app.inputs import Topic
+from millstream.event import Event, decode, encode
 
 pytestmark = pytest.mark.system
 

@@ -82,7 +82,8 @@ def test_rows_as_messages(spark):
 
 @pytest.mark.system
 def test_a_large_dead_letter_is_cut(spark):
-    from millstream.event import Event, Topic
+    from millstream.app.inputs import Topic
+    from millstream.event import Event
     from millstream.spark.deadletters import MAX_VALUE_BYTES, letters
 
     class Small(Event):

@@ -1,47 +1,125 @@
-"""A query that is moved begins where it was told, and its view holds just that."""
+"""A query that is moved: the marker, the old checkpoint put aside, the new one."""
+
+import contextlib
+import json
 
 import pytest
 
-from millstream.monitor.lag import group_lag
-from millstream.run import replay
-from tests.spark.test_run import departures, rows, send, view  # noqa: F401
+from millstream.settings import MillstreamError, Settings, files
+from millstream.spark import replay
 
-pytestmark = pytest.mark.system
-
-
-def test_a_moved_query_reads_from_there_and_its_view_begins_anew(runner, kafka, views, departures, until, tmp_path):  # noqa: F811
-    send(kafka, departures, [(f"N{n}", "EWR", 1.0, n / 100) for n in range(40)])
-    query, app = view(departures), "moved"
-    count = 'select coalesce(sum(flights), 0) from "moved"."by_hour"'
-    with runner.running(app, [query]) as facts:
-        until(lambda: facts("by_hour").get("input_rows") == 40, "the query has read everything")
-        until(lambda: sum(row[-1] for row in rows(views, app, "by_hour")) == 40, f"{count} is 40")
-        before = {(one.topic, one.partition): one.end for one in group_lag(kafka, "moved.by_hour")}
-    to = {(departures.name, 0): before[departures.name, 0] - 3, (departures.name, 1): before[departures.name, 1] - 2}
-    replay.mark(tmp_path, app, "by_hour", to)
-    assert replay.obey(tmp_path, app) == {"by_hour": to}
-    with runner.running(app, [query]) as facts:
-        until(lambda: sum(row[-1] for row in rows(views, app, "by_hour")) == 5, "the view has what came since")
-        send(kafka, departures, [("N1", "EWR", 1.0, 0.5)])
-        until(lambda: sum(row[-1] for row in rows(views, app, "by_hour")) == 6, "and goes on")
+OFFSETS = {("departures", 0): 7, ("departures", 1): 0, ("arrivals", 0): 3}
 
 
-def test_a_copy_from_the_same_offsets_gives_what_the_first_run_gave(runner, kafka, views, departures, until, tmp_path):  # noqa: F811
-    send(kafka, departures, [(f"N{n}", "EWR" if n % 3 else "JFK", 1.0, n / 10) for n in range(60)])
-    first, copy, app = view(departures), view(departures, name="copy"), "copied"
-    start = {(departures.name, 0): 7, (departures.name, 1): 11}
+@pytest.fixture
+def old(tmp_path):
+    """A checkpoint that a query has left."""
+    folder = replay.checkpoint(Settings(data=tmp_path), "flights", "late")
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "metadata").write_text('{"id": "old"}')
+    return folder
 
-    def total(name):
-        return sum(row[-1] for row in rows(views, app, name))
 
-    replay.mark(tmp_path, app, "by_hour", start)
-    replay.obey(tmp_path, app)
-    with runner.running(app, [first]):
-        until(lambda: total("by_hour") == 60 - 18, "the first run is done")
-        send(kafka, departures, [("N1", "EWR", 1.0, 6.5)])
-        until(lambda: total("by_hour") == 60 - 17, "and its second batch too")
-    replay.mark(tmp_path, app, "copy", start)
-    replay.obey(tmp_path, app)
-    with runner.running(app, [first, copy]):
-        until(lambda: total("copy") == 60 - 17, "the copy has read the same")
-    assert rows(views, app, "copy") == rows(views, app, "by_hour")
+def initial(folder):
+    content = (folder / "sources" / "0" / "0").read_bytes()
+    assert content[:4] == b"\0v1\n"
+    return json.loads(content[4:])
+
+
+def aside(data):
+    return sorted((data / "replaced" / "flights").iterdir()) if (data / "replaced" / "flights").exists() else []
+
+
+def test_without_a_marker_nothing_happens(tmp_path, old):
+    assert replay.obey(Settings(data=tmp_path), "flights") == {}
+    assert (old / "metadata").exists()
+
+
+def test_the_query_begins_again_and_its_past_is_kept(tmp_path, old):
+    replay.mark(tmp_path, "flights", "late", OFFSETS)
+    assert replay.obey(Settings(data=tmp_path), "other") == {}
+    assert replay.obey(Settings(data=tmp_path), "flights") == {"late": OFFSETS}
+    assert initial(old) == {"departures": {"0": 7, "1": 0}, "arrivals": {"0": 3}}
+    assert [p.name for p in old.iterdir()] == ["sources"]
+    [kept] = aside(tmp_path)
+    assert kept.name.startswith("late-20")
+    assert (kept / "metadata").read_text() == '{"id": "old"}'
+    assert replay.obey(Settings(data=tmp_path), "flights") == {}
+
+
+def test_what_retention_has_taken_meanwhile_is_not_asked_for(tmp_path):
+    replay.mark(tmp_path, "flights", "late", OFFSETS)
+    asked = []
+
+    def starts(topics):
+        asked.append(topics)
+        return {("departures", 0): 9, ("departures", 1): 0}
+
+    assert replay.obey(Settings(data=tmp_path), "flights", starts)["late"] == {**OFFSETS, ("departures", 0): 9}
+    assert asked == [{"departures", "arrivals"}]
+
+
+def test_the_last_marker_counts(tmp_path, old):
+    replay.mark(tmp_path, "flights", "late", OFFSETS)
+    replay.mark(tmp_path, "flights", "late", {("departures", 0): 1})
+    assert replay.obey(Settings(data=tmp_path), "flights") == {"late": {("departures", 0): 1}}
+
+
+def test_a_query_that_has_never_run_may_be_placed(tmp_path):
+    replay.mark(tmp_path, "flights", "late", OFFSETS)
+    replay.obey(Settings(data=tmp_path), "flights")
+    assert initial(replay.checkpoint(Settings(data=tmp_path), "flights", "late"))["arrivals"] == {"0": 3}
+    assert aside(tmp_path) == []
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_crash_between_any_two_steps_does_no_harm(tmp_path, old, steps, monkeypatch):
+    """Every file operation that changes a folder may be the last one before the crash."""
+    replay.mark(tmp_path, "flights", "late", OFFSETS)
+    left = [steps]
+
+    def sync(folder):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        for module in (replay, files):
+            patched.setattr(module, "sync_folder", sync)
+        with contextlib.suppress(KeyboardInterrupt):
+            replay.obey(Settings(data=tmp_path), "flights")
+    replay.obey(Settings(data=tmp_path), "flights")
+    assert initial(old)["departures"] == {"0": 7, "1": 0}
+    assert [p.name for p in old.iterdir()] == ["sources"]
+    [kept] = aside(tmp_path)
+    assert (kept / "metadata").read_text() == '{"id": "old"}'
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"version": 2}', '{"version": 1, "at": "x", "offsets": {}}'])
+def test_a_marker_that_cannot_be_read_stops_the_start(tmp_path, content):
+    path = replay.mark(tmp_path, "flights", "late", OFFSETS)
+    path.write_text(content)
+    with pytest.raises(MillstreamError, match=r"late\.json cannot be read .* Remove it to go on"):
+        replay.obey(Settings(data=tmp_path), "flights")
+
+
+def test_which_groups_are_queries(tmp_path, old):
+    assert replay.query_of(Settings(data=tmp_path), "flights.late") == ("flights", "late")
+    assert replay.query_of(Settings(data=tmp_path), "flights.late.deliver") is None
+    assert replay.query_of(Settings(data=tmp_path), "flights.other") is None
+    assert replay.query_of(Settings(data=tmp_path), "flights") is None
+    assert replay.query_of(Settings(data=tmp_path), "flights.../late") is None
+
+
+def test_checkpoints_with_a_folder_of_their_own_stay_on_its_disk(tmp_path):
+    settings = Settings(data=tmp_path / "data", checkpoints=tmp_path / "shared")
+    old = replay.checkpoint(settings, "flights", "late")
+    assert old == tmp_path / "shared" / "flights" / "late"
+    old.mkdir(parents=True)
+    (old / "metadata").write_text("old")
+    replay.mark(settings.data, "flights", "late", OFFSETS)
+    assert replay.query_of(settings, "flights.late") == ("flights", "late")
+    assert replay.obey(settings, "flights") == {"late": OFFSETS}
+    assert initial(old)["arrivals"] == {"0": 3}
+    [aside] = (tmp_path / "shared" / ".replaced" / "flights").iterdir()
+    assert (aside / "metadata").read_text() == "old"

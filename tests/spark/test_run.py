@@ -8,14 +8,19 @@ import psycopg
 import pytest
 from pyspark.sql import functions as F
 
-from millstream.capture.table import PostgresTable, Table
-from millstream.client.admin import SCHEMAS, ensure_topics
+from millstream.app.inputs import Table, Topic
+from millstream.app.names import SCHEMAS
+from millstream.app.outputs import Alert, Stream, View
+from millstream.app.query import Query
+from millstream.app.sources import PostgresTable
+from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
 from millstream.client.tail import tail
-from millstream.event import Event, Topic, encode
+from millstream.event import Event, encode
 from millstream.monitor.lag import group_lag
-from millstream.spark.query import Query
+from millstream.settings import Settings
 from millstream.spark.windows import tumbling
+from millstream.stores import postgresql
 from tests.brokers import fresh
 
 pytestmark = pytest.mark.system
@@ -66,7 +71,7 @@ def count_by_hour(departures):
 
 
 def view(topic, function=count_by_hour, key=("origin", "hour"), name="by_hour"):
-    return Query(name, "view", (topic,), function, name, key, every=timedelta(milliseconds=200))
+    return Query(name, (topic,), function, View(name, key), every=timedelta(milliseconds=200))
 
 
 def at(hours):
@@ -120,6 +125,11 @@ def test_continues_where_it_stopped_and_starts_anew_without_its_checkpoint(
     with psycopg.connect(views) as connection:
         connection.execute(f'insert into "{app}"."by_hour" values (%s, %s, %s, 99)', ("old", at(0), at(1)))
     with runner.running(app, [view(departures)]) as facts:
+        until(lambda: facts("by_hour").get("state") == "failed", "the view is not emptied unasked", 60)
+        assert "views rebuild" in facts("by_hour")["error"]
+    assert rows(views, app, "by_hour") == [("JFK", at(0), at(1), 2), ("old", at(0), at(1), 99)]
+    postgresql.rebuild(Settings(postgres=views), app, "by_hour")
+    with runner.running(app, [view(departures)]) as facts:
         until(lambda: facts("by_hour").get("input_rows") == 2, "everything read again", 60)
     assert rows(views, app, "by_hour") == [("JFK", at(0), at(1), 2)]
 
@@ -138,8 +148,8 @@ def test_newest_row_per_key(runner, kafka, views, departures, until):
 def test_alert_in_real_time_and_in_micro_batches(runner, kafka, departures, until):
     app = fresh("app").replace("-", "_")
     late = lambda d: d.where("delay > 120")  # noqa: E731
-    quick = Query("quick", "alert", (departures,), late, fresh("quick"), ("tailnum",), True, timedelta(seconds=5))
-    slow = Query("slow", "alert", (departures,), late, fresh("slow"), ("tailnum",), False, timedelta(milliseconds=200))
+    quick = Query("quick", (departures,), late, Alert(fresh("quick"), ("tailnum",)), True, timedelta(seconds=5))
+    slow = Query("slow", (departures,), late, Alert(fresh("slow"), ("tailnum",)), False, timedelta(milliseconds=200))
     with runner.running(app, [quick, slow]) as facts:
         send(
             kafka, departures, [("N1", "JFK", 150.0, 0.1), ("N2", "JFK", 1.0, 0.2), b"oops", ("N3", "LGA", 130.0, 0.3)]
@@ -176,7 +186,7 @@ def test_stream_joins_a_table_as_it_is_when_the_event_comes(runner, kafka, depar
 
     to = fresh("enriched")
     join = lambda d, planes: d.join(planes, "tailnum", "left")  # noqa: E731
-    stream = Query("enriched", "stream", (departures, table), join, to, ("tailnum",), every=timedelta(milliseconds=200))
+    stream = Query("enriched", (departures, table), join, Stream(to, ("tailnum",)), every=timedelta(milliseconds=200))
     change("N1", 0)
     with runner.running(app, [stream]) as facts:
         for seats in range(1, 6):
@@ -198,9 +208,9 @@ def test_wrong_functions_fail_in_words_and_the_others_go_on(runner, kafka, views
         "no_key": view(departures, count_by_hour, ("carrier",), "no_key"),
         "no_order": view(departures, lambda d: d.select("origin", "delay", "_origin"), ("origin",), "no_order"),
         "no_column": view(departures, lambda d: d.where("nix > 1"), ("tailnum",), "no_column"),
-        "lost": Query("lost", "alert", (departures,), grouped, fresh("a"), (), False),
-        "python": Query("python", "alert", (departures,), shout, fresh("b"), (), True, timedelta(seconds=5)),
-        "sorted": Query("sorted", "stream", (departures,), lambda d: d.orderBy("delay"), fresh("c")),
+        "lost": Query("lost", (departures,), grouped, Alert(fresh("a"))),
+        "python": Query("python", (departures,), shout, Alert(fresh("b")), True, timedelta(seconds=5)),
+        "sorted": Query("sorted", (departures,), lambda d: d.orderBy("delay"), Stream(fresh("c"))),
     }
     send(kafka, departures, [("N1", "JFK", 1.0, 0.1)])
     with runner.running(app, [*wrong.values(), view(departures)]) as facts:

@@ -119,7 +119,7 @@ def test_plan_compares_with_what_runs(application, tmp_path):
     settings = Settings(data=tmp_path / "data")
     with supervisor(application, settings.data) as running:
         assert running.wait_ready(60)
-        compared = compare(running.plan, settings)
+        compared = compare(running.graph, settings)
         assert compared.log.address == f"embedded, {running.kafka.bootstrap}"
         assert {c.state for c in compared.changes} == {"kept"}
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from millstream.capture.table import PostgresTable, Table
-from millstream.event import Event, Topic, duration, fields
-from millstream.event.topic import check_name
+from millstream.app.inputs import Input, Table, Topic
+from millstream.app.names import DEAD_LETTERS, check_name, dead_letters
+from millstream.app.outputs import Alert, Stream, View
+from millstream.app.query import Output, Query
+from millstream.app.sources import Source
+from millstream.app.topics import DEFAULT_PARTITIONS
+from millstream.event import Event, duration
+from millstream.event.format import JSON, Format
 from millstream.settings import MillstreamError
-from millstream.spark.query import Kind, Query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 F = TypeVar("F", bound="Callable[..., DataFrame]")
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")  # fits a PostgreSQL schema, a topic's prefix and a folder alike
-SHORTEST_COMMIT = timedelta(seconds=5)  # what Spark's real-time mode accepts
+MICRO_BATCH = timedelta(seconds=1)
 # Each commit of a real-time query holds its alerts up for 0.1 to 0.3 s; after a crash as much is looked at again.
 REALTIME_COMMIT = timedelta(seconds=30)
-DEAD_LETTERS = "dead_letters"
+SHORTEST = timedelta(milliseconds=1)
 
 
 class App:
@@ -35,11 +37,7 @@ class App:
 
     def __init__(self, name: str) -> None:
         """name: lower-case letters, digits and underscores; it prefixes consumer groups, the views' schema and topics."""
-        if not _NAME.fullmatch(name):
-            raise MillstreamError(
-                f"expected an application name of lower-case letters, digits and '_' (at most 48), got {name!r}."
-            )
-        self.name = name
+        self.name = check_name("an application name", name)
         self.topics: dict[str, Topic] = {}
         self.tables: dict[str, Table] = {}
         self.queries: dict[str, Query] = {}
@@ -47,7 +45,7 @@ class App:
     @property
     def dead_letters(self) -> str:
         """The topic of events that could not be read."""
-        return f"{self.name}.{DEAD_LETTERS}"
+        return dead_letters(self.name)
 
     def topic(
         self,
@@ -57,8 +55,9 @@ class App:
         key: str | None = None,
         event_time: str | None = None,
         lateness: str | timedelta = "10 seconds",
-        partitions: int = 2,
+        partitions: int = DEFAULT_PARTITIONS,
         config: Mapping[str, str] | None = None,
+        format: Format = JSON,
     ) -> Topic:
         """Declare a topic of typed events; it is created when the application runs and it is missing.
 
@@ -67,75 +66,75 @@ class App:
         lateness: how long after newer events one may still arrive and count.
         config: settings by Kafka's names, for example {"retention.ms": "86400000"}.
         """
-        topic = Topic(name, event, key, event_time, duration(lateness), partitions, dict(config or {}))
-        self._claim_topic(name, "topic")
+        topic = Topic(name, event, key, event_time, duration(lateness), partitions, dict(config or {}), format)
+        self._claim(name, "topic")
         self.topics[name] = topic
         return topic
 
-    def table(self, name: str, *, source: PostgresTable) -> Table:
+    def table(self, name: str, *, source: Source) -> Table:
         """Declare a table whose latest rows follow a database by change data capture; `name` is also its compacted topic."""
-        if not isinstance(source, PostgresTable):
+        if not all(hasattr(source, part) for part in ("database", "process", "describe", "embedded_database")):
             raise MillstreamError(f'table {name!r}: source must be ms.postgres("database", table="…"), got {source!r}.')
         table = Table(name, source)
-        self._claim_topic(name, "table")
+        self._claim(name, "table")
         self.tables[name] = table
         return table
 
     def view(
         self,
-        *inputs: Topic | Table,
+        *inputs: Input,
         key: str | Sequence[str],
         name: str | None = None,
-        every: str | timedelta = "1 second",
+        every: str | timedelta = MICRO_BATCH,
     ) -> Callable[[F], F]:
         """Keep the function's result as a table in PostgreSQL, "<app>"."<name>", one row per `key`, always up to date.
+
+            @app.view(departures, key=["origin", "hour"])
+            def delay_by_hour(departures): …
 
         key: the columns that identify a row; a window column stands for its start and end.
         every: how often changes are taken in.
         """
-        columns = (key,) if isinstance(key, str) else tuple(key)
+        columns = _columns(key)
         if not columns:
             raise MillstreamError(
                 'a view needs the columns that identify its rows: @app.view(topic, key=["origin", "hour"]).'
             )
-
-        def declare(function: F) -> F:
-            self._add("view", function, inputs, name or function.__name__, columns, duration(every), name=name)
-            return function
-
-        return declare
+        return self.query(*inputs, output=lambda named: View(named, columns), name=name, every=every)
 
     def stream(
         self,
-        *inputs: Topic | Table,
-        to: str,
+        *inputs: Input,
+        to: str | Topic,
         key: str | None = None,
         name: str | None = None,
-        every: str | timedelta = "1 second",
+        every: str | timedelta = MICRO_BATCH,
     ) -> Callable[[F], F]:
-        """Write the function's rows to the topic `to`, as JSON, continuously.
+        """Write the function's rows to the topic `to`, as JSON, continuously. A grouped row is written each time it changes.
 
+            @app.stream(departures, planes, to="departures_enriched", key="tailnum")
+            def enriched(departures, planes): …
+
+        to: a name, or a topic of the application, which other queries then read.
         key: the column whose value becomes the message's key.
         every: how often a batch is taken in.
         """
-
-        def declare(function: F) -> F:
-            self._claim_output(to, function)
-            self._add("stream", function, inputs, to, (key,) if key else (), duration(every), name=name)
-            return function
-
-        return declare
+        output = Stream(self._output(to), _columns(key))
+        return self.query(*inputs, output=output, name=name, every=every)
 
     def alert(
         self,
-        *inputs: Topic | Table,
-        to: str,
+        *inputs: Input,
+        to: str | Topic,
         key: str | None = None,
         name: str | None = None,
         latency: Literal["realtime", "micro-batch"] = "realtime",
         every: str | timedelta | None = None,
     ) -> Callable[[F], F]:
         """Write each row of the function to the topic `to`, once, as soon as possible.
+
+            @app.alert(departures, to="late_departures", latency="realtime")
+            def very_late(departures): …
 
         latency: "realtime" uses Spark's real-time mode (milliseconds), for functions that map and filter;
         "micro-batch" takes whatever Spark can stream.
@@ -144,110 +143,91 @@ class App:
         if latency not in ("realtime", "micro-batch"):
             raise MillstreamError(f'latency must be "realtime" or "micro-batch", got {latency!r}.')
         realtime = latency == "realtime"
-        interval = duration(every) if every is not None else REALTIME_COMMIT if realtime else timedelta(seconds=1)
-        if realtime and interval < SHORTEST_COMMIT:
-            raise MillstreamError(f"every must be at least 5 seconds in real-time mode, got {every!r}.")
+        pace = every if every is not None else REALTIME_COMMIT if realtime else MICRO_BATCH
+        output = Alert(self._output(to), _columns(key))
+        return self.query(*inputs, output=output, name=name, every=pace, realtime=realtime)
+
+    def query(
+        self,
+        *inputs: Input,
+        output: Output | Callable[[str], Output],
+        name: str | None = None,
+        every: str | timedelta = MICRO_BATCH,
+        realtime: bool = False,
+    ) -> Callable[[F], F]:
+        """Run a function over the inputs and give its rows to an output of any kind: what `view`, `stream` and `alert` stand on.
+
+        output: the output, or what makes it from the query's name.
+        """
+        interval = duration(every)
+        if interval < SHORTEST:
+            raise MillstreamError(f"every must be a millisecond at least, got {every!r}.")
 
         def declare(function: F) -> F:
-            tables = [i.name for i in inputs if isinstance(i, Table)]
-            if realtime and tables:
-                raise MillstreamError(
-                    f"alert {function.__name__!r}: real-time mode cannot follow the table {tables[0]!r} as it changes;"
-                    ' join it in an @app.stream first, or say latency="micro-batch".'
-                )
-            self._claim_output(to, function)
-            self._add("alert", function, inputs, to, (key,) if key else (), interval, realtime=realtime, name=name)
+            named = name or str(getattr(function, "__name__", ""))
+            made = cast("Output", output if hasattr(output, "kind") else cast("Any", output)(named))
+            query = Query(named, inputs, function, made, realtime, interval)
+            self._check(query)
+            self.queries[query.name] = query
             return function
 
         return declare
 
-    def describe(self) -> dict[str, Any]:
-        """Return the application as plain JSON-able values: topics, tables, queries."""
-        return {
-            "app": self.name,
-            "dead_letters": self.dead_letters,
-            "topics": [
-                {
-                    "name": t.name,
-                    "key": t.key,
-                    "event_time": t.event_time,
-                    "lateness_s": t.lateness.total_seconds(),
-                    "partitions": t.partitions,
-                    "config": dict(t.config),
-                    "fields": [{"name": f.name, "kind": f.kind, "nullable": f.nullable} for f in fields(t.event)],
-                }
-                for t in self.topics.values()
-            ],
-            "tables": [
-                {"name": t.name, "database": t.source.database, "schema": t.source.schema, "table": t.source.table}
-                for t in self.tables.values()
-            ],
-            "queries": [
-                {
-                    "name": q.name,
-                    "kind": q.kind,
-                    "inputs": [i.name for i in q.inputs],
-                    "to": q.to,
-                    "key": list(q.key),
-                    "realtime": q.realtime,
-                    "every_s": q.every.total_seconds(),
-                }
-                for q in self.queries.values()
-            ],
-        }
-
-    def _add(
-        self,
-        kind: Kind,
-        function: Callable[..., DataFrame],
-        inputs: tuple[Topic | Table, ...],
-        to: str,
-        key: tuple[str, ...],
-        every: timedelta,
-        *,
-        realtime: bool = False,
-        name: str | None = None,
-    ) -> None:
-        name = name or function.__name__
-        where = f"{kind} {name!r}"
-        if not _NAME.fullmatch(name):
-            raise MillstreamError(f"{where}: expected a name of lower-case letters, digits and '_' (at most 48).")
-        if name in self.queries or name == DEAD_LETTERS:
+    def _check(self, query: Query) -> None:
+        where = str(query)
+        check_name(f"a name of the {query.output.kind}", query.name)
+        if query.name in self.queries or query.name == DEAD_LETTERS:
             raise MillstreamError(f"{where}: the name is taken; give another function name or name=….")
-        for given in inputs:
-            if not isinstance(given, Topic | Table):
+        for given in query.inputs:
+            if not all(hasattr(given, part) for part in ("name", "topic", "spark", "streams")):
                 raise MillstreamError(
                     f"{where}: inputs are what app.topic(…) and app.table(…) returned, got {given!r}."
                 )
-            known: Mapping[str, Topic | Table] = self.topics if isinstance(given, Topic) else self.tables
-            if known.get(given.name) is not given:
+            if (self.topics.get(given.name) or self.tables.get(given.name)) is not given:
                 raise MillstreamError(
                     f"{where}: {given.name!r} was declared by another application than {self.name!r}."
                 )
-        if not inputs or not isinstance(inputs[0], Topic):
-            raise MillstreamError(f"{where}: the first input must be a topic; tables come after it.")
-        if sum(isinstance(i, Topic) for i in inputs) > 1:
-            raise MillstreamError(f"{where}: one topic per query for now; joins of two topics are not there yet.")
-        if kind == "view" and len(inputs) > 1:
-            raise MillstreamError(f"{where}: a view reads one topic for now; join tables in an @app.stream first.")
-        parameters = inspect.signature(function).parameters
-        if len(parameters) != len(inputs):
+            if query.inputs.count(given) > 1:
+                raise MillstreamError(f"{where}: {given.name!r} is named twice; use the one frame twice instead.")
+        if not query.inputs:
             raise MillstreamError(
-                f"{where}: it names {len(inputs)} inputs but the function takes {len(parameters)} parameters"
+                f"{where}: name the topics and tables that it reads: @app.{query.output.kind}(topic, …)."
+            )
+        parameters = inspect.signature(query.function).parameters
+        if len(parameters) != len(query.inputs):
+            raise MillstreamError(
+                f"{where}: it names {len(query.inputs)} inputs but the function takes {len(parameters)} parameters"
                 f" ({', '.join(parameters) or 'none'}); they must match, in their order."
             )
-        self.queries[name] = Query(name, kind, inputs, function, to, key, realtime, every)
+        query.output.check(query)
+        for written in query.output.topics(self.name, query):
+            if written.role != "internal":
+                self._claim(written.name, f"output of {query.name!r}, topic", of=query)
 
-    def _claim_topic(self, name: str, role: str) -> None:
+    def _output(self, to: str | Topic) -> str:
+        if isinstance(to, Topic):
+            if self.topics.get(to.name) is not to:
+                raise MillstreamError(f"topic {to.name!r} was declared by another application than {self.name!r}.")
+            return to.name
+        return to
+
+    def _claim(self, name: str, role: str, of: Query | None = None) -> None:
+        """Raise MillstreamError when a topic's name is kept or taken. A declared topic may be written by one query."""
         if name.startswith("_") or name == self.dead_letters:
             raise MillstreamError(f"{role} {name!r}: this name is kept for Millstream's own topics.")
-        if (
-            name in self.topics
-            or name in self.tables
-            or any(q.to == name for q in self.queries.values() if q.kind != "view")
-        ):
+        written = {t.name for q in self.queries.values() for t in q.output.topics(self.name, q)}
+        declared = name in self.tables or (name in self.topics and of is None)
+        if declared or name in written:
             raise MillstreamError(f"{role} {name!r}: the application already has a topic of that name.")
+        if of is not None and any(i.name == name for i in of.inputs):
+            raise MillstreamError(
+                f"{role} {name!r}: the query reads this topic; its rows would come back to it for ever."
+            )
 
-    def _claim_output(self, to: str, function: Callable[..., DataFrame]) -> None:
-        check_name(to)
-        self._claim_topic(to, f"output of {function.__name__!r}, topic")
+
+def _columns(key: str | Sequence[str] | None) -> tuple[str, ...]:
+    columns = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+    for column in columns:
+        if not isinstance(column, str) or not column:
+            raise MillstreamError(f"key names columns of the function's result, got {column!r}.")
+    return columns

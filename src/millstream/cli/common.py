@@ -94,7 +94,7 @@ class Common:
             from millstream.run.runfile import current
 
             running = current(self.settings.data)
-            self._running = {"kafka": running.kafka, "postgres": running.postgres} if running else {}
+            self._running = dict(running.addresses) if running else {}
         return self._running.get(what)
 
 

@@ -234,9 +234,9 @@ def _chosen(
 def _reset(at: Common, name: str, aim: Aim, topics: Sequence[str], execute: bool, at_next_start: bool) -> None:
     from millstream.client.groups import commit
     from millstream.client.replay import active, plan
-    from millstream.run.replay import mark, query_of
+    from millstream.spark.replay import mark, query_of
 
-    query = query_of(at.settings.data, name)
+    query = query_of(at.settings, name)
     if query is None and at_next_start:
         query = _to_be(name)
     moves = plan(at.log, name, aim, topics)

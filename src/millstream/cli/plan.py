@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millstream.cli.common import Common, command
+from millstream.settings.extras import need
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from millstream.app import App
+    from millstream.app.graph import Graph
     from millstream.run.compare import Comparison
-    from millstream.run.plan import Plan
 
 File = Annotated[
     str,
@@ -39,11 +40,13 @@ def plan(at: Common, file: File) -> None:
     from rich.console import Console
 
     from millstream.app import load
-    from millstream.run.compare import compare
-    from millstream.run.plan import plan as make
+    from millstream.app.graph import graph
 
     app = load(file)
-    planned = make(app, at.settings, file=file)
+    need("postgresql", by="`millstream plan`")
+    from millstream.run.compare import compare
+
+    planned = graph(app, at.settings)
     compared = compare(planned, at.settings)
     if at.json:
         at.out.document(as_values(app, planned, compared))
@@ -51,27 +54,31 @@ def plan(at: Common, file: File) -> None:
         show(Console(), app, planned, compared)
 
 
-def as_values(app: App, planned: Plan, compared: Comparison) -> dict[str, Any]:
+def as_values(app: App, planned: Graph, compared: Comparison) -> dict[str, Any]:
     """Return the plan as JSON-able values."""
+    from millstream.app.graph import describe
+
     return {
-        **app.describe(),
-        "processes": [{"name": p.name, "needs": sorted(p.needs)} for p in planned.processes],
+        **describe(app),
+        "processes": [{"name": p.name, "needs": sorted(p.waits_for)} for p in planned.processes],
         "log": asdict(compared.log),
         "store": asdict(compared.store),
         "changes": [asdict(change) for change in compared.changes],
     }
 
 
-def show(console: Console, app: App, planned: Plan, compared: Comparison) -> None:
+def show(console: Console, app: App, planned: Graph, compared: Comparison) -> None:
     """Print the plan for a human."""
     from rich.markup import escape
 
+    from millstream.app.graph import describe
+
     console.print(f"[bold]{app.name}[/]")
-    for line in _graph(app.describe()):
+    for line in _graph(describe(app)):
         console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
     console.print("\n[bold]processes[/], each when what it needs is ready")
     for process in planned.processes:
-        needs = f"after {', '.join(sorted(process.needs))}" if process.needs else "at once"
+        needs = f"after {', '.join(sorted(process.waits_for))}" if process.waits_for else "at once"
         console.print(f"  {process.name:<14} [dim]{needs}[/]", highlight=False)
     console.print("\n[bold]changes[/]")
     for line in _changes(compared, planned):
@@ -82,20 +89,22 @@ def _graph(description: Mapping[str, Any]) -> Iterable[str]:
     """A line per query and captured table, inputs → query → output, in columns."""
     rows = []
     for table in description["tables"]:
-        source = f"{table['database']}: {table['schema']}.{table['table']}"
+        source = f"{table['database']}: {table['table']}"
         rows.append((source, "change data capture", f"topic {table['name']}"))
     for query in description["queries"]:
         pace = "real time" if query["realtime"] else f"every {query['every_s']:g} s"
-        output = f"table {description['app']}.{query['to']}" if query["kind"] == "view" else f"topic {query['to']}"
+        written = [f"table {description['app']}.{name}" for name in query["tables"]]
+        written += [f"topic {name}" for name in query["topics"]]
+        output = ", ".join(written) or query["to"]
         rows.append((", ".join(query["inputs"]), f"{query['name']} ({query['kind']}, {pace})", output))
     first, second = (max((len(row[n]) for row in rows), default=0) for n in (0, 1))
     yield from (f"{a:<{first}}  →  {b:<{second}}  →  {c}" for a, b, c in rows)
     used = {name for query in description["queries"] for name in query["inputs"]}
-    if unused := [t["name"] for t in (*description["topics"], *description["tables"]) if t["name"] not in used]:
+    if unused := [t["name"] for t in (*description["inputs"], *description["tables"]) if t["name"] not in used]:
         yield f"read by no query: {', '.join(unused)}"
 
 
-def _changes(compared: Comparison, planned: Plan) -> Iterable[str]:
+def _changes(compared: Comparison, planned: Graph) -> Iterable[str]:
     from rich.markup import escape
 
     places = [("log", compared.log, "topic"), ("store of views", compared.store, "table")]

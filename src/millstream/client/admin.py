@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -17,21 +16,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
 )
 
+from millstream.app.topics import INTERNAL
 from millstream.client.connect import TIMEOUT_S, admin, code, explain, result
 from millstream.settings import Kafka, MillstreamError
 
-STATUS = "_millstream.status"
-SCHEMAS = "_millstream.schemas"
-LAG = "_millstream.lag"
-
-# The settings of the topics that Millstream itself keeps, whoever creates them first. One partition: their readers want order.
-INTERNAL: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        STATUS: {"cleanup.policy": "compact,delete", "retention.ms": "86400000", "segment.ms": "3600000"},
-        SCHEMAS: {"cleanup.policy": "compact"},
-        LAG: {"cleanup.policy": "compact,delete", "retention.ms": "604800000", "segment.ms": "86400000"},
-    }
-)
 SETTLING_S = 10.0  # Apache Kafka shows a new topic in its metadata a moment before the partition's leader serves it
 _SETTLING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
 _BROKER_DEFAULT = -1  # replication factor: what the cluster is configured to give (KIP-464)

@@ -53,8 +53,10 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import cast
 
+from millstream.app.outputs import TopicSink
+from millstream.app.query import Delivery
 from millstream.client.wait import wait_for_kafka
 from millstream.deliver.session import Interrupted, Session
 from millstream.monitor.status import Reporter
@@ -65,23 +67,9 @@ RETRY_S = 1.0  # between two sessions when the log broke off the first
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Alert:
-    """One delivery.
-
-    candidates: the internal topic that the alert's query writes, "_<app>.<query>".
-    to: the topic of the alert.
-    group: the consumer group in which the delivery keeps its position.
-    """
-
-    candidates: str
-    to: str
-    group: str
-
-
 def run(
     app: str,
-    alerts: Sequence[Alert],
+    deliveries: Sequence[Delivery],
     kafka: Kafka,
     *,
     ready: Callable[[dict[str, object]], None],
@@ -91,7 +79,7 @@ def run(
 
     The topics must exist. Raises MillstreamError when one does not, or the log does not answer.
     """
-    if not alerts:
+    if not deliveries:
         ready({"alerts": 0})
         stop.wait()
         return
@@ -102,17 +90,17 @@ def run(
         workers = [
             threading.Thread(
                 target=_work,
-                args=(alert.candidates.removeprefix(f"_{app}."), alert, kafka, reporter, opened, halt),
-                name=f"deliver {alert.to}",
+                args=(alert.query, alert, kafka, reporter, opened, halt),
+                name=f"deliver {alert.query}",
             )
-            for alert in alerts
+            for alert in deliveries
         ]
         for worker in workers:
             worker.start()
         for _ in workers:
             opened.get()
         if not halt.is_set():
-            ready({"alerts": len(alerts)})
+            ready({"alerts": len(deliveries)})
         for worker in workers:
             worker.join()
     if halt.error:
@@ -134,13 +122,13 @@ class _Halt:
 
 
 def _work(
-    name: str, alert: Alert, kafka: Kafka, reporter: Reporter, opened: queue.SimpleQueue[None], halt: _Halt
+    name: str, alert: Delivery, kafka: Kafka, reporter: Reporter, opened: queue.SimpleQueue[None], halt: _Halt
 ) -> None:
     """Deliver one alert, in session after session: one that the log breaks off is followed by another, as after a crash."""
     first = True
     try:
         while not halt.is_set():
-            session = Session(name, alert.candidates, alert.to, alert.group, kafka, reporter)
+            session = Session(name, alert.candidates, cast(TopicSink, alert.sink).name, alert.group, kafka, reporter)
             try:
                 if session.open(halt.wait) and first:
                     first = False
@@ -148,7 +136,7 @@ def _work(
                 session.run(halt.is_set)
                 return
             except (Interrupted, Unreachable) as interruption:
-                _log.warning("delivery to %s starts again: %s", alert.to, interruption)
+                _log.warning("delivery to %s starts again: %s", alert.sink.describe(), interruption)
                 halt.wait(RETRY_S)
             finally:
                 session.close()

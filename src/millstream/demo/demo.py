@@ -13,6 +13,8 @@ import psycopg
 from confluent_kafka import KafkaException
 
 from millstream.app import App
+from millstream.app.graph import graph
+from millstream.app.process import Process
 from millstream.client.admin import delete_topic, describe_topics, topic_names
 from millstream.client.connect import TIMEOUT_S, admin
 from millstream.client.groups import groups
@@ -22,8 +24,7 @@ from millstream.demo.summary import Summary, summarize
 from millstream.demo.tables import prepare
 from millstream.monitor.status import Follower
 from millstream.run.engine import Status
-from millstream.run.part import Context, Part, Process, Step
-from millstream.run.plan import plan_topics
+from millstream.run.part import Context, Part, Step
 from millstream.run.supervisor import Supervisor
 from millstream.settings import Kafka, MillstreamError, Settings
 
@@ -141,7 +142,7 @@ def clear(app: App, kafka: Kafka, *, reset: bool, say: Callable[[str], None]) ->
 
     Raises MillstreamError naming the topics when there are any with messages and `reset` was not asked for.
     """
-    ours = {topic.name for topic in plan_topics(app) if not topic.name.startswith("_millstream.")}
+    ours = {topic.name for topic in graph(app, Settings()).topics if not topic.name.startswith("_millstream.")}
     there = describe_topics(kafka, sorted(ours & set(topic_names(kafka))))
     filled = [topic.name for topic in there if topic.events]
     if filled and not reset:

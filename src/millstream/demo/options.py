@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from millstream.app.inputs import Topic
 from millstream.demo import data, malformed
 from millstream.demo.sequence import ARRIVALS, DEPARTURES, Replay
-from millstream.event import Topic
 from millstream.settings import MillstreamError
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from millstream.app.process import Ready
 from millstream.client.admin import ensure_topics
 from millstream.client.wait import wait_for_kafka
 from millstream.demo.options import Options, speed, topics
@@ -18,7 +19,7 @@ from millstream.demo.sending import Interrupted, Sending
 from millstream.demo.sequence import Replay
 from millstream.demo.stored import Stored
 from millstream.monitor.status import Reporter
-from millstream.run.child import Ready, work
+from millstream.run.child import work
 from millstream.settings import Kafka, MillstreamError, Settings
 
 __all__ = ["Options", "main", "run", "speed"]
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
 
     def replay(ready: Ready, stop: threading.Event) -> None:
-        settings = Settings.load()
+        settings = Settings.inherited()
         if settings.kafka is None or not settings.source("ops"):
             raise MillstreamError(
                 "the replay needs the addresses of the log and of the source database: set MILLSTREAM_KAFKA and"

@@ -16,7 +16,8 @@ import psycopg
 from psycopg import sql
 
 from millstream.app import App
-from millstream.client.admin import STATUS, end_offsets, topic_names
+from millstream.app.names import STATUS
+from millstream.client.admin import end_offsets, topic_names
 from millstream.client.tail import Message, tail
 from millstream.demo import checks
 from millstream.demo.batch import FlightKey, expected
@@ -116,7 +117,9 @@ def summarize(
     """
     stop = stop or threading.Event()
     progress("waiting for the queries to reach the end of the input")
-    if not catchup.wait(kafka, app.name, *_readers(app), stop, progress=progress, patience=patience):
+    if not catchup.wait(
+        kafka, app.name, catchup.inputs(app), catchup.candidates(app), stop, progress=progress, patience=patience
+    ):
         raise MillstreamError("stopped before the results were complete; there is no summary.")
     facts = _settled_facts(app, kafka, stop)
     progress("computing the expected results from the CSV files")
@@ -132,9 +135,9 @@ def summarize(
     enriched_ms: list[int] = []
     alerts_ms: list[int] = []
     stream_check, repeats = checks.enriched(
-        want, _enriched(kafka, app.queries[STREAM].to, sent, later, enriched_ms), plane, NEW_MODEL
+        want, _enriched(kafka, app.queries[STREAM].output.to, sent, later, enriched_ms), plane, NEW_MODEL
     )
-    alerts = Counter(f.key for f, _ in _flights(kafka, app.queries[ALERT].to, sent, alerts_ms))
+    alerts = Counter(f.key for f, _ in _flights(kafka, app.queries[ALERT].output.to, sent, alerts_ms))
     letters = _dead_letters(kafka, app)
     history = _history(kafka, app.name, VIEW)
 
@@ -248,19 +251,13 @@ def render(summary: Summary) -> RenderableType:
     )
 
 
-def _readers(app: App) -> tuple[dict[str, set[str]], list[str]]:
-    queries = {name: [t.name for t in query.topics] for name, query in app.queries.items()}
-    candidates = [f"_{app.name}.{name}" for name, query in app.queries.items() if query.kind == "alert"]
-    return catchup.inputs(app.name, queries, app.topics), candidates
-
-
 def _settled_facts(app: App, kafka: Kafka, stop: threading.Event) -> dict[str, Mapping[str, Any]]:
     """Return what each query last said, once it has said something about its dropped rows at the end of its input."""
     rounds = int(STATUS_S / 0.25)
     for _ in range(rounds):
         facts = {name: said for (kind, name), said in read_status(kafka, app.name).items() if kind == "query"}
         ends = end_offsets(kafka, app.topics)
-        if all(_reached(facts.get(q.name, {}), {t.name for t in q.topics}, ends) for q in app.queries.values()):
+        if all(_reached(facts.get(q.name, {}), {i.name for i in q.streams}, ends) for q in app.queries.values()):
             break
         stop.wait(STATUS_S / rounds)
     return dict(facts)
@@ -382,7 +379,8 @@ def _view(app: App, conninfo: str) -> dict[tuple[str, datetime], ViewRow]:
 
 
 def _outputs(app: App) -> list[str]:
-    return [query.to for query in app.queries.values() if query.kind != "view"]
+    topics = (t for q in app.queries.values() for t in q.output.topics(app.name, q))
+    return [t.name for t in topics if t.role != "internal"]
 
 
 def _counts(kafka: Kafka, app: App) -> dict[str, int]:

@@ -3,6 +3,5 @@
 from millstream.event.duration import duration
 from millstream.event.event import Event, decode, encode
 from millstream.event.fields import Field, fields
-from millstream.event.topic import Topic
 
-__all__ = ["Event", "Field", "Topic", "decode", "duration", "encode", "fields"]
+__all__ = ["Event", "Field", "decode", "duration", "encode", "fields"]

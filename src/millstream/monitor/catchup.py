@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from millstream.app import App
+from millstream.app.names import DEAD_LETTERS, group
 from millstream.client.admin import end_offsets, topic_names
 from millstream.monitor.lag import Lag, all_lags
 from millstream.monitor.status import read
@@ -19,13 +21,15 @@ _TELL_S = 5.0  # between two words on how far they are
 Offsets = Mapping[tuple[str, int], int]
 
 
-def inputs(app: str, queries: Mapping[str, Iterable[str]], topics: Iterable[str]) -> dict[str, set[str]]:
-    """Return the topics that each consumer group has to read to the end.
+def inputs(app: App) -> dict[str, set[str]]:
+    """Return the topics that each consumer group has to read to the end: of each query, and of dead letters."""
+    groups = {group(app.name, q.name): {i.name for i in q.streams} for q in app.queries.values()}
+    return {**groups, group(app.name, DEAD_LETTERS): set(app.topics)}
 
-    queries: input topics by query. topics: all that the application declares: dead letters are looked for in each.
-    """
-    groups = {f"{app}.{query}": set(names) for query, names in queries.items()}
-    return {**groups, f"{app}.dead_letters": set(topics)}
+
+def candidates(app: App) -> list[str]:
+    """Return the topics between queries and deliveries."""
+    return [d.candidates for q in app.queries.values() for d in q.output.deliveries(app.name, q)]
 
 
 def behind(wanted: Mapping[str, set[str]], ends: Offsets, lags: Iterable[Lag]) -> dict[str, int]:

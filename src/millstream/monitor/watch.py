@@ -27,7 +27,8 @@ from typing import Any
 import msgspec
 from confluent_kafka import KafkaException, Producer
 
-from millstream.client.admin import LAG, ensure_topic, topic_names
+from millstream.app.names import LAG
+from millstream.client.admin import ensure_topic, topic_names
 from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.monitor.behind import Behind, Meter

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from millstream.run.part import Context, Process, Step
+from millstream.app.process import Process
+from millstream.run.part import Context, Step
 
 if TYPE_CHECKING:
     from millstream.run.supervisor import Supervisor

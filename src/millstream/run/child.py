@@ -1,14 +1,12 @@
-"""A part of an application as a child process: `python -m millstream.run.child KIND APPFILE [options]`.
+"""A part of an application as a child process: `python -m millstream.run.child MODULE APPFILE [ARGUMENTS]`.
 
-KIND is postgres, capture, spark or deliver; the console, which stands on this room, is `python -m millstream.serve` in the same
-frame (`work`). The addresses come in environment variables (Settings.environment).
+MODULE has `main(call)`, see `app.process.Call`. The addresses come in environment variables (Settings.environment).
 On stdout it prints one line, `ready {json}`, or `failed {"error": …}` when the user must mend something; everything else that
 is printed goes to stderr, where the log goes too. It ends with exit code 0 on SIGTERM, SIGINT, or the end of stdin.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -17,8 +15,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from types import FrameType
 
+from millstream.app.process import Call, Ready
 from millstream.run.part import HOPELESS
 from millstream.settings import MillstreamError, Settings, Unreachable, redact
 
@@ -28,13 +28,12 @@ ORPHAN_GRACE = 3.0
 
 _log = logging.getLogger("millstream.run.child")
 
-Ready = Callable[[dict[str, object]], None]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the part that the arguments name until it is asked to end; return the exit code."""
-    options = _parser().parse_args(arguments)
-    return work(lambda ready, stop: _run(options, Settings.load(), ready, stop))
+    module, file, *rest = sys.argv[1:] if arguments is None else arguments
+    # Each module is imported only in the process that runs it.
+    return work(lambda ready, stop: import_module(module).main(Call(file, Settings.inherited(), rest, ready, stop)))
 
 
 def work(part: Callable[[Ready, threading.Event], None], *, ends: bool = False) -> int:
@@ -65,35 +64,6 @@ def work(part: Callable[[Ready, threading.Event], None], *, ends: bool = False) 
         _log.error("ended without being asked to")
         return 1
     return 0
-
-
-def _run(options: argparse.Namespace, settings: Settings, ready: Ready, stop: threading.Event) -> None:
-    """Call the room. Each is imported only in the process that runs it."""
-    from millstream.run import parts
-
-    if options.kind == "postgres":
-        parts.run_postgres(settings, options.database, ready, stop)
-        return
-    from millstream.app import load
-
-    app = load(options.file)
-    if options.kind == "capture":
-        parts.run_capture(app, settings, options.source, ready, stop)
-    elif options.kind == "spark":
-        parts.run_spark(app, settings, ready, stop)
-    else:
-        parts.run_deliver(app, settings, ready, stop)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="millstream.run.child", description="A part of an application. Started by `run`."
-    )
-    parser.add_argument("kind", choices=("postgres", "capture", "spark", "deliver"))
-    parser.add_argument("file", help="the application: a file, a module, or either with :variable")
-    parser.add_argument("--database", action="append", default=[], help="postgres: a database that must exist")
-    parser.add_argument("--source", default="", help="capture: the name of the source database")
-    return parser
 
 
 def _own_stdout() -> Callable[[str, dict[str, object]], None]:

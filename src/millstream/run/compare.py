@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Literal
 
+from millstream.app.graph import STORE, Graph
+from millstream.app.topics import NeededTopic
 from millstream.client.admin import TopicFacts, describe_topics, topic_names
 from millstream.client.wait import wait_for_kafka
 from millstream.postgresql.connect import address, connect
 from millstream.run import runfile
-from millstream.run.plan import STORE, Plan, TopicPlan
 from millstream.settings import Kafka, MillstreamError, Settings
 
 State = Literal["create", "kept", "differs", "unknown"]
@@ -49,24 +50,25 @@ class Comparison:
     changes: tuple[Change, ...]
 
 
-def compare(plan: Plan, settings: Settings) -> Comparison:
+def compare(graph: Graph, settings: Settings) -> Comparison:
     """Look at the log and the database that the settings name, or that run in the data folder, and compare. Never raises for
     what cannot be reached: that is said in the result."""
     running = runfile.current(settings.data)
-    kafka = settings.kafka or (Kafka(running.kafka) if running and running.kafka else None)
-    postgres = settings.postgres or (running.postgres if running else None) or ""
-    topics, log = _look_at_log(kafka, {t.name for t in plan.topics}, embedded=settings.kafka is None)
-    tables, store = _look_at_store(postgres, plan.app, embedded=not settings.postgres)
-    views = [_table(plan.app, view, tables) for view in plan.views]
-    return Comparison(log, store, tuple(compare_topics(plan.topics, topics)) + tuple(views))
+    embedded = running.addresses if running else {}
+    kafka = settings.kafka or (Kafka(embedded["kafka"]) if "kafka" in embedded else None)
+    postgres = settings.postgres or embedded.get("postgres", "")
+    topics, log = _look_at_log(kafka, {t.name for t in graph.topics}, embedded=settings.kafka is None)
+    tables, store = _look_at_store(postgres, graph.app, embedded=not settings.postgres)
+    views = [_table(graph.app, table.name, tables) for table in graph.tables]
+    return Comparison(log, store, tuple(compare_topics(graph.topics, topics)) + tuple(views))
 
 
-def compare_topics(plans: Iterable[TopicPlan], facts: Mapping[str, TopicFacts] | None) -> list[Change]:
+def compare_topics(plans: Iterable[NeededTopic], facts: Mapping[str, TopicFacts] | None) -> list[Change]:
     """Compare what is wanted with what is there; None: nobody could look."""
     return [_topic(plan, facts) for plan in plans]
 
 
-def _topic(plan: TopicPlan, facts: Mapping[str, TopicFacts] | None) -> Change:
+def _topic(plan: NeededTopic, facts: Mapping[str, TopicFacts] | None) -> Change:
     wanted = [f"{plan.partitions} partition{'s' * (plan.partitions != 1)}"]
     wanted += [f"{name}={value}" for name, value in plan.config.items()]
     if facts is None or plan.name not in facts:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from millstream.app.process import Process
 from millstream.run.life import Life, facts_in, in_words
 from millstream.run.logs import LogFile
-from millstream.run.part import HOPELESS, Arrangement, Context, Part, Process, Step
+from millstream.run.part import HOPELESS, Arrangement, Context, Part, Step
 from millstream.run.restarts import Pace, Restarts
 from millstream.settings import MillstreamError, Settings, redact
 

@@ -6,35 +6,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from millstream.app.process import Process
 from millstream.settings import MillstreamError, Settings
 
 HOPELESS = 78  # exit code (EX_CONFIG of sysexits.h): a mistake that the user must mend; starting again would not help
-
-
-@dataclass(frozen=True)
-class Process:
-    """A child process that is kept running.
-
-    command: its words; "{port}" in one stands for the port it had the last time, or 0 the first time.
-    needs: names or kinds of the parts that must be ready before it starts, and before it starts again.
-    kind: what it is, when there are several ("capture" for "capture-ops"); the name by default.
-    prints_ready: it prints `ready {json}` on stdout once it can be used; without, it is ready as soon as it runs.
-    ready_within: seconds to become ready, after which it is killed and started again; None: as long as it takes.
-    grace: seconds between SIGTERM and SIGKILL when it is to end.
-    ends: it is done when it ends with exit code 0 (a replayer); otherwise every end is followed by a new start.
-    doing: what it does until it is ready, in words for the user.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    needs: frozenset[str] = frozenset()
-    kind: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    prints_ready: bool = True
-    ready_within: float | None = 120.0
-    grace: float = 10.0
-    ends: bool = False
-    doing: str = "starting"
 
 
 @dataclass(frozen=True)
@@ -106,7 +81,7 @@ def arrange(parts: Sequence[Part]) -> Arrangement:
             raise MillstreamError(f"there are two parts named {name!r}; give one of them another name.")
     needs: dict[str, set[str]] = {p.name: set() for p in parts}
     for part in parts:
-        wanted = part.needs if isinstance(part, Process) else part.after
+        wanted = part.waits_for if isinstance(part, Process) else part.after
         for want in sorted(wanted):
             needs[part.name] |= _named(want, parts, part)
         for later in sorted(part.before) if isinstance(part, Step) else ():

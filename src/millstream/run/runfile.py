@@ -1,9 +1,9 @@
 """`run.json` and `ports.json` in the data folder: what runs there now, and which ports its servers had.
 
 run.json (version 1, mode 0600, replaced atomically, gone when nothing runs):
-  {"version": 1, "run": id, "app": name, "pid": the supervisor's, "kafka": "host:port" | null, "postgres": conninfo | null,
-   "console": url | null, "processes": {name: pid}}
-  Addresses are those of embedded parts; null means not running (yet), or given by the settings. After the supervisor was killed
+  {"version": 1, "run": id, "app": name, "pid": the supervisor's, "processes": {name: pid},
+   "addresses": {"kafka": "host:port", "postgres": conninfo, "console": url}}
+  Addresses are those of embedded parts that are ready; what the settings give is not among them. After the supervisor was killed
   the file is left over: `current` tells whether it is true, `left_over` is for the one who takes the folder over.
 ports.json (version 1): {"version": 1, "ports": {process: port}}: servers come back where clients look for them.
 """
@@ -11,7 +11,6 @@ ports.json (version 1): {"version": 1, "ports": {process: port}}: servers come b
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.run.lock import held
+from millstream.settings.files import replace
 
 RUN = "run.json"
 PORTS = "ports.json"
@@ -32,10 +32,8 @@ class Running:
     run: str
     app: str
     pid: int
-    kafka: str | None = None
-    postgres: str | None = field(default=None, repr=False)
-    console: str | None = field(default=None, repr=False)
     processes: dict[str, int] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict, repr=False)
 
     def write(self, data: Path) -> None:
         """Write run.json, whole or not at all."""
@@ -55,10 +53,8 @@ def left_over(data: Path) -> Running | None:
             run=str(found["run"]),
             app=str(found["app"]),
             pid=int(found["pid"]),
-            kafka=found.get("kafka"),
-            postgres=found.get("postgres"),
-            console=found.get("console"),
             processes={str(name): int(pid) for name, pid in found["processes"].items()},
+            addresses={str(key): str(value) for key, value in found.get("addresses", {}).items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
@@ -102,7 +98,5 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _replace(path: Path, value: Mapping[str, object]) -> None:
-    fresh = path.with_suffix(".new")
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-        json.dump(value, file, indent=1)
-    fresh.replace(path)
+    # Not synced: it is written at every change of a process, and after a power cut nothing runs that it could tell of.
+    replace(path, json.dumps(value, indent=1).encode(), sync=False)

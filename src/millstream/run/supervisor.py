@@ -18,16 +18,18 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from millstream.app import App
+from millstream.app.graph import STORE, Graph, graph
+from millstream.app.process import TOPICS, Process
 from millstream.run import runfile
 from millstream.run.engine import Engine, Hooks, Start, Status
 from millstream.run.lock import Lock
-from millstream.run.part import Part, Process, Step, arrange
-from millstream.run.plan import STORE, Plan, plan
+from millstream.run.part import Part, Step, arrange
 from millstream.run.reports import Reports
 from millstream.run.restarts import Pace
 from millstream.run.steps import steps
 from millstream.run.takeover import take_over
 from millstream.settings import Kafka, MillstreamError, Settings
+from millstream.settings.extras import need
 
 _FLUSH = 2.0  # seconds for the last status messages at the end, when the log is not ours and so still there
 # A signal so soon after the first is its echo (`timeout` and service managers signal a process and its group), not a user who
@@ -66,11 +68,14 @@ class Supervisor:
         watch: called with every change of a part, on the supervisor's thread; must not wait.   say: called with remarks.
         Raises MillstreamError when the plan does not work out.
         """
+        if app.queries:
+            need("spark", by=f"the application {app.name!r}")
         self._given = settings or Settings.load()
         self._given = dataclasses.replace(self._given, data=self._given.data.expanduser().absolute())
         self._listen = _checked(listen or {})
-        self.plan: Plan = self._make_plan(app, file)
-        self._arrangement = arrange([*self.plan.processes, *self._make_steps(), *self._prepared(extra)])
+        self.graph: Graph = self._make_graph(app)
+        self._file = file or file_of(app)
+        self._arrangement = arrange([*self.graph.processes, *self._make_steps(), *self._prepared(extra)])
         self._once = {part.name for part in extra if isinstance(part, Step) and part.once}
         self._watch = watch
         self._say = say or (lambda text: None)
@@ -84,12 +89,12 @@ class Supervisor:
         self._engine: Engine | None = None
         self._stop_asked = 0
 
-    def _make_plan(self, app: App, file: str | None) -> Plan:
+    def _make_graph(self, app: App) -> Graph:
         """What runs; a test of the supervision replaces it."""
-        return plan(app, self._given, file=file or file_of(app), listen=self._listen)
+        return graph(app, self._given, listen=self._listen)
 
     def _make_steps(self) -> list[Step]:
-        return steps(self.plan, self._given)
+        return steps(self.graph, self._given)
 
     # Start and end
 
@@ -218,7 +223,7 @@ class Supervisor:
         """The log's address. Raises MillstreamError before the broker is ready."""
         if self._given.kafka:
             return self._given.kafka
-        return Kafka(_known(self._running.kafka, "the broker"))
+        return Kafka(_known(self._running.addresses.get("kafka"), "the broker"))
 
     @property
     def postgres(self) -> str:
@@ -228,7 +233,7 @@ class Supervisor:
     @property
     def console(self) -> str:
         """The page's address with its token. Raises MillstreamError before it is ready."""
-        return _known(self._running.console, "the console")
+        return _known(self._running.addresses.get("console"), "the console")
 
     @property
     def data(self) -> Path:
@@ -242,13 +247,14 @@ class Supervisor:
 
     def settings(self) -> Settings:
         """Return the settings with the addresses of the embedded parts that are ready: what children and steps get."""
-        postgres = self._running.postgres
+        postgres = self._running.addresses.get("postgres")
         embedded = {
-            name: make_conninfo(postgres, dbname=name) for name in self.plan.databases if postgres and name != STORE
+            name: make_conninfo(postgres, dbname=name) for name in self.graph.databases if postgres and name != STORE
         }
+        kafka = self._running.addresses.get("kafka")
         return dataclasses.replace(
             self._given,
-            kafka=self._given.kafka or (Kafka(self._running.kafka) if self._running.kafka else None),
+            kafka=self._given.kafka or (Kafka(kafka) if kafka else None),
             postgres=self._given.postgres or self._store() or "",
             sources={**self._given.sources, **embedded},
         )
@@ -272,14 +278,17 @@ class Supervisor:
 
     def _start_of(self, part: Part) -> Start:
         port = self._ports.get(part.name, 0)
-        command = tuple(word.replace("{port}", str(port)) for word in part.command)
-        return Start(command, {**self.settings().environment(), "PYTHONUNBUFFERED": "1", **part.environment})
+        command = tuple(word.replace("{port}", str(port)) for word in command_of(part, self._file))
+        settings = self.settings()
+        if isinstance(part, Process) and part.gets is not None:
+            settings = settings.only(part.gets)
+        return Start(command, {**settings.environment(), "PYTHONUNBUFFERED": "1", **part.environment})
 
     def _ready(self, name: str, facts: Mapping[str, object]) -> None:
         self._facts[name] = facts
-        for key in ("kafka", "postgres", "console"):
+        for key in next((p.provides for p in self.graph.processes if p.name == name), ()):
             if isinstance(value := facts.get(key), str):
-                setattr(self._running, key, value)
+                self._running.addresses[key] = value
         port = _port_in(facts)
         if port and self._ports.get(name) != port:
             self._ports[name] = port
@@ -287,7 +296,7 @@ class Supervisor:
         if name in self._once:
             self._mark(name).parent.mkdir(mode=0o700, exist_ok=True)
             self._mark(name).touch()
-        if name == "topics":
+        if name == TOPICS:
             self._reports.log_is_up(self.kafka)
 
     def _changed(self, status: Status) -> None:
@@ -311,7 +320,8 @@ class Supervisor:
         return self._engine
 
     def _store(self) -> str | None:
-        return make_conninfo(self._running.postgres, dbname=STORE) if self._running.postgres else None
+        postgres = self._running.addresses.get("postgres")
+        return make_conninfo(postgres, dbname=STORE) if postgres else None
 
     def _name(self, name: str) -> str:
         names = [p.name for p in self._arrangement.parts]
@@ -350,6 +360,15 @@ class Supervisor:
         if self._lock:
             self._lock.release()
             self._lock = None
+
+
+def command_of(part: Part, file: str) -> tuple[str, ...]:
+    """Return the words that start a part; children load the application from `file`."""
+    if isinstance(part, Step) or not part.module:
+        return part.command
+    if part.program:
+        return (sys.executable, "-m", part.module, *part.arguments)
+    return (sys.executable, "-m", "millstream.run.child", part.module, file, *part.arguments)
 
 
 def file_of(app: App) -> str:

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from millstream.app.names import DEAD_LETTERS, group
 from millstream.monitor.status import Follower
 from millstream.serve.activity import Activity
+from millstream.serve.known import judged
 from millstream.serve.letters import Letters
 from millstream.serve.positions import Positions, Reading
 from millstream.serve.state import (
@@ -23,10 +25,10 @@ from millstream.serve.state import (
     Totals,
     ViewState,
 )
+from millstream.serve.text import is_number
 from millstream.serve.views import Views
 from millstream.settings import Kafka
 
-DEAD_QUERY = "dead_letters"
 MAX_TOPICS = 300  # topics and groups that the page lists; `millstream topics` lists them all
 _JOIN_S = 2.0  # how long threads that wait for silent servers may hold up the end; all are daemons
 
@@ -34,7 +36,10 @@ Facts = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 class Console:
-    """Owns the readers of one application. description: `App.describe()`; conninfo: of the store of views, "" for none."""
+    """Owns the readers of one application. description: what `app.graph.describe` returns.
+
+    conninfo: of the store of views, "" for none.
+    """
 
     def __init__(
         self,
@@ -52,13 +57,12 @@ class Console:
         self._views = Views(
             description["app"],
             conninfo,
-            {q["to"]: q["key"] for q in queries if q["kind"] == "view"},
-            {q["to"]: q["name"] for q in queries if q["kind"] == "view"},
+            {table: q["key"] for q in queries for table in q["tables"]},
             self.activity,
         )
         self._letters = Letters(
             kafka,
-            [q["to"] for q in queries if q["kind"] == "alert"],
+            [t["name"] for t in description["topics"] if t["role"] == "alert"],
             description["dead_letters"],
             self._positions,
             self.activity,
@@ -99,7 +103,7 @@ class Console:
 
     def state(self) -> State:
         """Return the state as it is known now."""
-        return assemble(
+        state = assemble(
             self.description,
             reading=self._positions.reading,
             facts=self._follower.latest,
@@ -109,6 +113,7 @@ class Console:
             postgres=self._views,
             at=time.time(),
         )
+        return judged(state)
 
 
 def assemble(
@@ -149,12 +154,7 @@ def assemble(
 
 def topic_states(description: Mapping[str, Any], reading: Reading) -> list[TopicState]:
     """Return the topics: the application's first, in the order of its declaration, then others; not Kafka's own (`__…`)."""
-    roles: dict[str, Role] = {t["name"]: "input" for t in description["topics"]}
-    roles |= {t["name"]: "table" for t in description["tables"]}
-    for query in description["queries"]:
-        if query["kind"] != "view":
-            roles[query["to"]] = "alert" if query["kind"] == "alert" else "output"
-    roles[description["dead_letters"]] = "dead letters"
+    roles: dict[str, Role] = {t["name"]: t["role"] for t in description["topics"] if t["role"] != "internal"}
     others = sorted(n for n in reading.topics if n not in roles and not n.startswith("__"))
     order = [n for n in roles if n in reading.topics]
     order += sorted(others, key=lambda n: n.startswith("_"))
@@ -181,8 +181,8 @@ def topic_states(description: Mapping[str, Any], reading: Reading) -> list[Topic
 
 def group_states(description: Mapping[str, Any], reading: Reading) -> list[GroupState]:
     """Return the consumer groups, the application's queries first, each with its lag by topic."""
-    prefix = description["app"] + "."
-    names = {q["name"] for q in description["queries"]} | {DEAD_QUERY}
+    names = {q["group"]: q["name"] for q in description["queries"]}
+    names[group(description["app"], DEAD_LETTERS)] = DEAD_LETTERS
     by_group: dict[str, dict[str, TopicLag]] = {}
     for lag in reading.lags:
         topics = by_group.setdefault(lag.group, {})
@@ -190,12 +190,11 @@ def group_states(description: Mapping[str, Any], reading: Reading) -> list[Group
         found.lag += lag.lag
         found.partitions += 1
     states = []
-    for group, topics in by_group.items():
-        query = group.removeprefix(prefix) if group.startswith(prefix) else ""
+    for name, topics in by_group.items():
         states.append(
             GroupState(
-                group,
-                query if query in names else "",
+                name,
+                names.get(name, ""),
                 sum(t.lag for t in topics.values()),
                 sorted(topics.values(), key=lambda t: t.topic),
             )
@@ -211,15 +210,18 @@ def query_states(
         QueryState(q["name"], q["kind"], list(q["inputs"]), q["to"], "realtime" if q["realtime"] else "micro-batch")
         for q in description["queries"]
     ]
-    if ("query", DEAD_QUERY) in facts:
-        inputs = list(dict.fromkeys(q["inputs"][0] for q in description["queries"]))
-        declared.append(QueryState(DEAD_QUERY, "dead letters", inputs, dead.topic, "micro-batch"))
+    alerts = {t["name"] for t in description["topics"] if t["role"] == "alert"}
+    for query, described in zip(declared, description["queries"], strict=True):
+        query.alerts = not alerts.isdisjoint(described["topics"])
+    if ("query", DEAD_LETTERS) in facts:
+        inputs = [t["name"] for t in description["inputs"]]
+        declared.append(QueryState(DEAD_LETTERS, "dead letters", inputs, dead.topic, "micro-batch"))
     for query in declared:
         said = facts.get(("query", query.name), {})
         query.state = str(said.get("state", "waiting"))
         query.mode = str(said.get("mode", query.mode))
-        query.error = said.get("error")
-        query.watermark = said.get("watermark")
+        query.error = str(said["error"]) if said.get("error") else None
+        query.watermark = str(said["watermark"]) if said.get("watermark") else None
         query.at = _number(said.get("at"))
         query.batch, query.batch_ms = _whole(said.get("batch")), _number(said.get("batch_ms"))
         query.input_rows, query.output_rows = _whole(said.get("input_rows")), _whole(said.get("output_rows"))
@@ -262,8 +264,8 @@ def totals(
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if isinstance(value, int | float) and is_number(value) else None
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and is_number(value) else None

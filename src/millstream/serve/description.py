@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from millstream.app import load
+from millstream.app import graph, load
 from millstream.settings import MillstreamError
 
 TIMEOUT_S = 120.0  # how long the user's file may take to import
 
 
 def describe(target: str) -> dict[str, Any]:
-    """Return `App.describe()` of the application that `target` names.
+    """Return `app.graph.describe` of the application that `target` names.
 
     Raises MillstreamError as `millstream.app.load` does, or when the file takes too long or ends its process.
     """
@@ -44,7 +44,7 @@ def main(target: str) -> None:
     own = os.dup(1)
     os.dup2(2, 1)
     try:
-        answer: dict[str, Any] = {"description": load(target).describe()}
+        answer: dict[str, Any] = {"description": graph.describe(load(target))}
     except MillstreamError as error:
         answer = {"error": str(error)}
     os.write(own, msgspec.json.encode(answer) + b"\n")

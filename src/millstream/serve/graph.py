@@ -8,7 +8,7 @@ from typing import Any
 
 from millstream.serve import text
 from millstream.serve.layout import Drawing, draw
-from millstream.serve.state import State
+from millstream.serve.state import DeadLetters, PartState, State
 
 SOURCE, LOG, QUERY, RESULT = range(4)
 _HEADINGS = {SOURCE: "Sources", LOG: "Log", QUERY: "Spark", RESULT: "Results"}
@@ -38,80 +38,83 @@ class Graph:
 
 
 def graph(description: Mapping[str, Any], state: State) -> Graph:
-    """Return the graph of an application (`App.describe()`) with the state of its parts."""
-    nodes: dict[str, Node] = {}
-    edges: list[tuple[str, str]] = []
-    flowing: set[tuple[str, str]] = set()
-    topics = {t.name: t for t in state.topics}
-    queries = {q.name: q for q in state.queries}
-    views = {v.name: v for v in state.views}
+    """Return the graph of an application (what `app.graph.describe` returns) with the state of its parts."""
+    return _Drawer(description, state).graph()
 
-    def line(source: str, target: str, rate: float) -> None:
-        edges.append((source, target))
-        if rate > 0:
-            flowing.add((source, target))
 
-    def topic(name: str, kind: str, column: int) -> None:
-        found = topics.get(name)
-        note = f"{text.count(found.end)} events · {text.rate(found.rate)}/s" if found else "not there yet"
-        if found and kind == "table":
-            note = f"{text.count(found.end)} changes · {text.rate(found.rate)}/s"
+class _Drawer:
+    """Turns the boxes of a description into nodes with what each is doing: a method for each place."""
+
+    def __init__(self, description: Mapping[str, Any], state: State) -> None:
+        self._description = description
+        self._state = state
+        self._topics = {t.name: t for t in state.topics}
+        self._queries = {q.name: q for q in state.queries}
+        self._read = {source for source, _ in description["edges"]}
+
+    def graph(self) -> Graph:
+        make = {"source": self._source, "topic": self._topic, "query": self._query, "result": self._result}
+        nodes = {n["id"]: make[n["place"]](n["id"], n["kind"], n["name"]) for n in self._description["nodes"]}
+        edges = [(source, target) for source, target in self._description["edges"]]
+        for replay in self._state.replays:
+            nodes[f"source:{replay.name}"] = _replay(replay)
+            edges += [(f"source:{replay.name}", f"topic:{t['name']}") for t in self._description["inputs"]]
+        if self._queries:
+            nodes["dead"] = _dead(self._state.dead_letters)
+            read = (f"topic:{t['name']}" for t in self._description["inputs"])
+            edges += [(topic, "dead") for topic in read if topic in self._read]
+        flowing = frozenset(edge for edge in edges if edge[1] != "dead" and self._flows(*edge))
+        drawing = draw(tuple(nodes), edges, {n.id: n.column for n in nodes.values()})
+        return Graph(nodes, drawing, flowing, _headings(nodes, drawing))
+
+    def _flows(self, source: str, target: str) -> bool:
+        """Whether events move along a line now: a topic's do when it grows and its reader runs."""
+        for end in (target, source):
+            place, _, name = end.partition(":")
+            if place == "query" and end == target and self._queries[name].state != "running":
+                return False
+            if place == "topic":
+                found = self._topics.get(name)
+                return found is not None and found.rate > 0
+        return (self._queries[source.partition(":")[2]].rows_per_second or 0) > 0
+
+    def _source(self, id: str, kind: str, name: str) -> Node:
+        capture = next((c for c in self._state.captures if c.name == name), None)
+        state = capture.state if capture else "waiting"
+        return Node(id, "database", name, f"{kind} · {state}", tone(state), SOURCE)
+
+    def _topic(self, id: str, kind: str, name: str) -> Node:
+        found = self._topics.get(name)
+        counted = "changes" if kind == "table" else "events"
+        note = f"{text.count(found.end)} {counted} · {text.rate(found.rate)}/s" if found else "not there yet"
         colour = "idle" if not found or found.rate == 0 else "on"
-        nodes[f"topic:{name}"] = Node(f"topic:{name}", kind, name, note, colour, column, f"topic {name}")
+        column = LOG if id in self._read or kind in ("topic", "table") else RESULT
+        return Node(id, "topic" if kind == "output" else kind, name, note, colour, column, f"topic {name}")
 
-    captures = {c.name: c for c in state.captures}
-    for table in description["tables"]:
-        source = f"source:{table['database']}"
-        if source not in nodes:
-            capture = captures.get(table["database"])
-            nodes[source] = Node(
-                source, "database", table["database"], *_capture(capture.state if capture else "waiting"), SOURCE
-            )
-        topic(table["name"], "table", LOG)
-        line(source, f"topic:{table['name']}", _rate(topics, table["name"]))
-    for described in description["topics"]:
-        topic(described["name"], "topic", LOG)
-    for replay in state.replays:
-        colour = {"running": "on", "changing a plane": "on", "failed": "bad", "loading": "busy"}.get(
-            replay.state, "idle"
-        )
-        nodes[f"source:{replay.name}"] = Node(
-            f"source:{replay.name}", "producer", replay.name, f"replay · {replay.state}", colour, SOURCE
-        )
-        for described in description["topics"]:
-            line(f"source:{replay.name}", f"topic:{described['name']}", _rate(topics, described["name"]))
-
-    for described in description["queries"]:
-        name, kind, to = described["name"], described["kind"], described["to"]
-        query = queries[name]
-        mode = "real-time" if described["realtime"] else "micro-batch"
+    def _query(self, id: str, kind: str, name: str) -> Node:
+        query = self._queries[name]
+        mode = "real-time" if query.mode == "realtime" else "micro-batch"
         note = f"{kind} · {mode}" if query.lag is None else f"{mode} · lag {text.short(query.lag)}"
-        nodes[f"query:{name}"] = Node(
-            f"query:{name}", f"query-{kind}", name, query.state if query.state != "running" else note,
-            tone(query.state), QUERY, f"{kind} {name}",
-        )  # fmt: skip
-        for given in described["inputs"]:
-            line(f"topic:{given}", f"query:{name}", _rate(topics, given) if query.state == "running" else 0)
-        if kind == "view":
-            view = views.get(to)
-            rows = "no rows yet" if not view or not view.columns else _rows(view.total, view.more)
-            nodes[f"view:{to}"] = Node(f"view:{to}", "view", to, f"table · {rows}", tone(query.state, True), RESULT)
-            line(f"query:{name}", f"view:{to}", query.rows_per_second or 0)
-        else:
-            topic(to, "alert" if kind == "alert" else "topic", RESULT)
-            line(f"query:{name}", f"topic:{to}", _rate(topics, to))
-    if description["queries"]:
-        dead = state.dead_letters
-        amount = f"{'≥ ' if dead.at_least else ''}{text.count(dead.distinct)} unreadable event" + (
-            "" if dead.distinct == 1 else "s"
-        )
-        nodes["dead"] = Node("dead", "dead", dead.topic, amount, "warn" if dead.distinct else "idle", RESULT)
-        for described in description["topics"]:
-            if any(described["name"] in q["inputs"] for q in description["queries"]):
-                edges.append((f"topic:{described['name']}", "dead"))
+        if query.state != "running":
+            note = query.state
+        return Node(id, f"query-{kind}", name, note, tone(query.state), QUERY, f"{kind} {name}")
 
-    drawing = draw(tuple(nodes), edges, {n.id: n.column for n in nodes.values()})
-    return Graph(nodes, drawing, frozenset(flowing), _headings(nodes, drawing))
+    def _result(self, id: str, kind: str, name: str) -> Node:
+        view = next((v for v in self._state.views if v.name == name), None)
+        rows = "no rows yet" if not view or not view.columns else _rows(view.total, view.more)
+        query = next(self._queries[s.partition(":")[2]] for s, target in self._description["edges"] if target == id)
+        return Node(id, kind, name, f"table · {rows}" if view else kind, tone(query.state, True), RESULT)
+
+
+def _replay(replay: PartState) -> Node:
+    colour = {"running": "on", "changing a plane": "on", "failed": "bad", "loading": "busy"}.get(replay.state, "idle")
+    return Node(f"source:{replay.name}", "producer", replay.name, f"replay · {replay.state}", colour, SOURCE)
+
+
+def _dead(dead: DeadLetters) -> Node:
+    amount = f"{'≥ ' if dead.at_least else ''}{text.count(dead.distinct)} unreadable event"
+    amount += "" if dead.distinct == 1 else "s"
+    return Node("dead", "dead", dead.topic, amount, "warn" if dead.distinct else "idle", RESULT)
 
 
 def tone(state: str, quiet: bool = False) -> str:
@@ -123,15 +126,6 @@ def tone(state: str, quiet: bool = False) -> str:
     if state in ("starting", "snapshot", "snapshotting", "loading", "resuming", "stopping"):
         return "busy"
     return "on" if state in ("running", "ready", "streaming", "following", "changing a plane") and not quiet else "idle"
-
-
-def _capture(state: str) -> tuple[str, str]:
-    return f"PostgreSQL · {state}", tone(state)
-
-
-def _rate(topics: Mapping[str, Any], name: str) -> float:
-    found = topics.get(name)
-    return float(found.rate) if found else 0.0
 
 
 def _rows(total: int, more: bool) -> str:

@@ -6,25 +6,24 @@ that caused it in the header `origin`; `deliver` passes each identity on to the 
 
 from __future__ import annotations
 
+from typing import cast
+
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.app.inputs import Topic
+from millstream.app.names import candidates
+from millstream.app.query import Query
 from millstream.settings import MillstreamError
 from millstream.spark.analysis import called, stateful
 from millstream.spark.context import Context
 from millstream.spark.decode import ORIGIN
 from millstream.spark.kafka import check_key, messages, options
-from millstream.spark.query import Query
-
-
-def candidates(app: str, query: str) -> str:
-    """Return the internal topic in which Spark leaves an alert's rows for `deliver`."""
-    return f"_{app}.{query}"
 
 
 def start(context: Context, query: Query) -> StreamingQuery:
     """Start an alert's query. Raises MillstreamError when the function lost `_origin` or Spark refuses it."""
     where = f"alert {query.name!r}"
-    result = called(where, query.function, context.source(query.topics[0], realtime=query.realtime))
+    result = called(where, query.function, context.source(cast(Topic, query.streams[0]), realtime=query.realtime))
     if ORIGIN not in result.columns:
         grouped = stateful(result)
         raise MillstreamError(
@@ -36,8 +35,8 @@ def start(context: Context, query: Query) -> StreamingQuery:
                 else f" Keep it: .select({ORIGIN!r}, …)."
             )
         )
-    check_key(where, query.key, result)
-    rows = messages(result, query.key[0] if query.key else None)
+    check_key(where, query.output.key, result)
+    rows = messages(result, query.output.key[0] if query.output.key else None)
     return (
         context.writer(rows, query, "update")
         .format("kafka")

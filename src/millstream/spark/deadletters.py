@@ -13,30 +13,25 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.event import Topic
+from millstream.app.inputs import Topic
+from millstream.app.names import DEAD_LETTERS, dead_letters
 from millstream.spark.context import Context
 from millstream.spark.decode import malformed
 from millstream.spark.kafka import JSON_TIME, options, read_stream
 
-NAME = "dead_letters"
 EVERY = timedelta(seconds=1)
 # A larger message is cut in its dead letter, which must fit into a message itself; its origin says where the whole is.
 MAX_VALUE_BYTES = 256 * 1024
-
-
-def topic(app: str) -> str:
-    """Return the topic of an application's dead letters."""
-    return f"{app}.{NAME}"
 
 
 def start(context: Context, topics: Sequence[Topic]) -> StreamingQuery:
     """Start the query of dead letters over the topics."""
     source = read_stream(context.spark, context.kafka, [t.name for t in topics])
     return (
-        context.named(letters(source, topics), NAME, "append", EVERY)
+        context.named(letters(source, topics), DEAD_LETTERS, "append", EVERY)
         .format("kafka")
         .options(**options(context.kafka))
-        .option("topic", topic(context.app))
+        .option("topic", dead_letters(context.app))
         .start()
     )
 

@@ -25,7 +25,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from millstream.event import Event, Field, Topic, fields
+from millstream.app.inputs import Topic
+from millstream.event import Event, Field, fields
 from millstream.spark.kafka import JSON_COLUMN
 
 ORIGIN = "_origin"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyspark
 
-from millstream.settings import MillstreamError
+from millstream.settings import MillstreamError, Settings
 
 VARIABLE = "MILLSTREAM_MAVEN"  # a mirror's URL, or a folder with the jars (flat, or laid out as a repository)
 SPARK_VARIABLE = "DEFAULT_ARTIFACT_REPOSITORY"  # Spark's own name for a mirror's URL
@@ -118,6 +118,18 @@ def fetch(cache: Path, progress: Progress | None = None, *, jars: tuple[Jar, ...
     """
     folder = cache / "jars"
     return [_have(folder, jar, progress) for jar in (pinned() if jars is None else jars)]
+
+
+def prepare(settings: Settings, say: Callable[[str], None]) -> None:
+    """Make sure of the connector's jars, downloading those that the cache folder lacks; `say` is called with how far it is."""
+    wanted = [jar.name for jar in pinned()]
+
+    def progress(name: str, done: int, total: int) -> None:
+        of = f" of {total / 1e6:.1f}" if total else ""
+        number = wanted.index(name) + 1 if name in wanted else "?"
+        say(f"downloading connector jar {number} of {len(wanted)}, {done / 1e6:.1f}{of} MB")
+
+    fetch(settings.cache, progress)
 
 
 def _have(folder: Path, jar: Jar, progress: Progress | None) -> Path:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
@@ -31,18 +32,18 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.capture.table import Table
-from millstream.client.admin import ensure_topics
+from millstream.app import App
+from millstream.app.inputs import Topic
+from millstream.app.names import DEAD_LETTERS, group
+from millstream.app.query import Query
 from millstream.client.groups import commit
-from millstream.event import Topic
 from millstream.monitor.status import Reporter
-from millstream.settings import Kafka, MillstreamError, Settings, Unreachable
-from millstream.spark import alerts, deadletters, late, streams, views
+from millstream.settings import MillstreamError, Settings, Unreachable
+from millstream.spark import deadletters, late
 from millstream.spark.analysis import explain
 from millstream.spark.context import Context
 from millstream.spark.progress import Facts, Offsets, maybe_late, next_offsets
-from millstream.spark.query import Query
-from millstream.spark.session import local_slots, session
+from millstream.spark.session import local_slots, session, table_folder
 from millstream.spark.tables import TableCopies
 
 FAILURES = 5  # in a row, without a batch between them; then a query counts as failed, and is tried only now and then
@@ -51,7 +52,6 @@ FINISH_S = 3.0  # how long a stop waits for batches that are under way
 STOP_S = 8.0  # after which a stop does not wait for Spark any longer
 ALIVE_S = 5.0  # how often, when nothing else happens, the thread looks whether Spark's process is there
 
-_START = {"view": views.start, "stream": streams.start, "alert": alerts.start}
 _log = logging.getLogger(__name__)
 
 
@@ -75,52 +75,34 @@ class _Job:
 
 
 def run(
-    app: str,
-    queries: Sequence[Query],
-    topics: Mapping[str, Topic],
-    tables: Mapping[str, Table],
-    kafka: Kafka,
-    conninfo: str,
+    app: App,
     settings: Settings,
     *,
     ready: Callable[[dict[str, object]], None],
     stop: threading.Event,
     spark: SparkSession | None = None,
 ) -> None:
-    """Run the queries until `stop` is set; returns when all have ended.
+    """Run the application's queries until `stop` is set; returns when all have ended. Its topics must exist.
 
-    conninfo: the store of views. ready: called once, when every query has begun, with how many run and why others do not.
+    ready: called once, when every query has begun, with how many run and why others do not.
     spark: a session to use, which stays; without one it is started, and ends with the queries.
     Raises MillstreamError when Spark cannot start, or has died.
     """
-    del tables  # those that a query reads are named by it
-    _ensure(app, queries, topics, kafka)
     owned = spark is None
-    slots = local_slots([t.partitions for q in queries if q.realtime for t in q.topics])
-    spark = spark or session(app, settings, slots=slots, progress=_say)
-    copies = TableCopies(kafka, [t.name for q in queries for t in q.tables])
-    with Reporter(kafka, app) as reporter:
-        supervisor = _Supervisor(spark, app, kafka, conninfo, settings, copies, reporter, stop)
+    queries = list(app.queries.values())
+    slots = local_slots([i.topic.partitions for q in queries if q.realtime for i in q.streams])
+    spark = spark or session(app.name, settings, slots=slots, progress=_say)
+    with Reporter(settings.log, app.name) as reporter:
+        names = [i.name for q in queries for i in q.states]
+        copies = TableCopies(settings.log, names, table_folder(settings), partial(_tell, reporter))
+        supervisor = _Supervisor(spark, app.name, settings, copies, reporter, stop)
         try:
             copies.start()
-            supervisor.declare(queries, list(topics.values()))
+            supervisor.declare(queries, list(app.topics.values()))
             supervisor.run(ready)
         finally:
             copies.close()
             supervisor.shut_down(stop_spark=owned)
-
-
-def _ensure(app: str, queries: Sequence[Query], topics: Mapping[str, Topic], kafka: Kafka) -> None:
-    """Create the topics that are missing. Outputs have as many partitions as what they are made from."""
-    wanted: dict[str, tuple[int, Mapping[str, str]]] = {t.name: (t.partitions, t.config) for t in topics.values()}
-    for query in queries:
-        partitions = query.topics[0].partitions
-        if query.kind != "view":
-            wanted.setdefault(query.to, (partitions, {}))
-        if query.kind == "alert":
-            wanted[alerts.candidates(app, query.name)] = (partitions, {})
-    wanted[deadletters.topic(app)] = (1, {"cleanup.policy": "compact"})
-    ensure_topics(kafka, [(name, *facts) for name, facts in wanted.items()])
 
 
 class _Supervisor:
@@ -128,8 +110,6 @@ class _Supervisor:
         self,
         spark: SparkSession,
         app: str,
-        kafka: Kafka,
-        conninfo: str,
         settings: Settings,
         copies: TableCopies,
         reporter: Reporter,
@@ -137,7 +117,7 @@ class _Supervisor:
     ) -> None:
         self._spark = spark
         self._app = app
-        self._kafka = kafka
+        self._kafka = kafka = settings.log
         self._reporter = reporter
         self._stop = stop
         self._jobs: dict[str, _Job] = {}
@@ -145,7 +125,9 @@ class _Supervisor:
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._began: set[str] = set()
         self._side = ThreadPoolExecutor(1, thread_name_prefix="millstream-late")
-        self._context = Context(spark, app, kafka, conninfo, settings.data, copies, self._wrote)
+        self._context = Context(
+            spark, app, kafka, settings.postgres, settings.data, copies, settings.checkpoints, self._wrote
+        )
         self._dropped = settings.data / "dropped" / app
         self._listener = _Listener(self._events, self)
         spark.streams.addListener(self._listener)
@@ -155,11 +137,11 @@ class _Supervisor:
         for query in queries:
             facts = Facts("realtime" if query.realtime else "micro-batch")
             self._jobs[query.name] = _Job(
-                query.name, facts, partial(_START[query.kind], self._context, query), query=query
+                query.name, facts, partial(import_module(query.output.spark).start, self._context, query), query=query
             )
         if topics:
             start = partial(deadletters.start, self._context, topics)
-            self._jobs[deadletters.NAME] = _Job(deadletters.NAME, Facts("micro-batch", dead=0), start)
+            self._jobs[DEAD_LETTERS] = _Job(DEAD_LETTERS, Facts("micro-batch", dead=0), start)
 
     def run(self, ready: Callable[[dict[str, object]], None]) -> None:
         """Start what is due, take in what happens, until told to stop."""
@@ -281,7 +263,7 @@ class _Supervisor:
             return
         position = {(t, int(p)): o for t, parts in job.facts.offsets.items() for p, o in parts.items()}
         try:
-            commit(self._kafka, f"{self._app}.{job.name}", position)
+            commit(self._kafka, group(self._app, job.name), position)
             job.committed = json.loads(json.dumps(job.facts.offsets))
         except MillstreamError as error:  # the position is for people; the checkpoint is what counts
             _log.warning("query %s: its position could not be committed: %s", job.name, error)
@@ -388,6 +370,10 @@ def _lasting(error: Exception) -> bool:
 
 def _refused(error: str | None) -> bool:
     return error is not None and ("STREAMING_REAL_TIME_MODE" in error or "AnalysisException" in error)
+
+
+def _tell(reporter: Reporter, table: str, facts: Mapping[str, Any]) -> None:
+    reporter.report("table", table, **facts)
 
 
 def _say(file: str, done: int, total: int) -> None:

@@ -10,69 +10,61 @@ Delivery is at least once: after a crash a batch is written again. (Exactly once
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.app.inputs import Topic
+from millstream.app.query import Query
 from millstream.settings import MillstreamError
 from millstream.spark.analysis import aggregates, called, stateful
 from millstream.spark.context import Context
 from millstream.spark.kafka import check_key, messages, options
-from millstream.spark.query import Query
+from millstream.spark.tables import frame_of
 
 
 def start(context: Context, query: Query) -> StreamingQuery:
     """Start a stream's query. Raises MillstreamError when Spark refuses the function or its result lacks the key."""
-    return _start_with_tables(context, query) if query.tables else _start_plain(context, query)
+    return _start_with_tables(context, query) if query.states else _start_plain(context, query)
 
 
 def _start_plain(context: Context, query: Query) -> StreamingQuery:
-    where = f"{query.kind} {query.name!r}"
-    result = called(where, query.function, context.source(query.topics[0]))
-    check_key(where, query.key, result)
+    where = str(query)
+    result = called(where, query.function, context.source(cast(Topic, query.streams[0])))
+    check_key(where, query.output.key, result)
     return (
         context.writer(messages(result, _key(query)), query, "update" if aggregates(result) else "append")
         .format("kafka")
         .options(**options(context.kafka))
-        .option("topic", query.to)
+        .option("topic", query.output.to)
         .start()
     )
 
 
 def _start_with_tables(context: Context, query: Query) -> StreamingQuery:
-    where = f"{query.kind} {query.name!r}"
-    source = context.source(query.topics[0])
-    for table in query.tables:
-        context.tables.wait_for_schema(table.name)
+    where = str(query)
+    source = context.source(cast(Topic, query.streams[0]))
     result = called(where, query.function, source, *Joined(context, query).frames(source))
     if found := stateful(result):
         raise MillstreamError(
             f"{where}: a stream that joins captured tables looks at one event at a time, but the function uses {found[0]}."
             " Write the joined events to a topic first, and make a view or stream of that topic."
         )
-    check_key(where, query.key, result)
+    check_key(where, query.output.key, result)
     write = partial(_write, context, query, Joined(context, query))
     return context.writer(source, query, "append").foreachBatch(write).start()
 
 
 class Joined:
-    """The tables of one query as frames, made anew only when a table has changed."""
+    """The tables of one query as frames, as they are at each action."""
 
     def __init__(self, context: Context, query: Query) -> None:
-        self._tables = context.tables
-        self._names = [t.name for t in query.tables]
-        self._made: dict[str, tuple[object, DataFrame]] = {}
+        self._copies = [context.tables[t.name] for t in query.states]
 
     def frames(self, beside: DataFrame) -> list[DataFrame]:
         """Return the tables with every change that is in their topics now, in the session of the frame they stand beside."""
-        found = []
-        for name in self._names:
-            rows = self._tables.arrow(name)
-            made = self._made.get(name)
-            if made is None or made[0] is not rows:
-                made = self._made[name] = (rows, beside.sparkSession.createDataFrame(rows))
-            found.append(made[1])
-        return found
+        return [frame_of(beside.sparkSession, copy) for copy in self._copies]
 
 
 def _write(context: Context, query: Query, tables: Joined, batch: DataFrame, number: int) -> None:
@@ -82,10 +74,10 @@ def _write(context: Context, query: Query, tables: Joined, batch: DataFrame, num
         messages(result, _key(query))
         .write.format("kafka")
         .options(**options(context.kafka))
-        .option("topic", query.to)
+        .option("topic", query.output.to)
         .save()
     )
 
 
 def _key(query: Query) -> str | None:
-    return query.key[0] if query.key else None
+    return query.output.key[0] if query.output.key else None

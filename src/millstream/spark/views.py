@@ -11,6 +11,7 @@ the view's key has to contain the topic's key: then all events of a row are in o
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -19,21 +20,22 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.postgresql.connect import Connection, connect
-from millstream.postgresql.upsert import Target, apply, ensure
-from millstream.settings import MillstreamError
+from millstream.app.inputs import Topic
+from millstream.app.query import Query
+from millstream.settings import MillstreamError, Settings
 from millstream.spark.analysis import aggregates, called
 from millstream.spark.context import Context
 from millstream.spark.decode import ORIGIN
-from millstream.spark.query import Query
 from millstream.spark.windows import flat_key, flatten
+from millstream.stores import postgresql
+from millstream.stores.store import Claim
 
 
 def start(context: Context, query: Query) -> StreamingQuery:
     """Start a view's query. Raises MillstreamError when Spark refuses the function or the key is no key of its result."""
     where = f"view {query.name!r}"
-    result = called(where, query.function, context.source(query.topics[0]))
-    key = flat_key(query.key, result.schema, where)
+    result = called(where, query.function, context.source(cast(Topic, query.streams[0])))
+    key = flat_key(query.output.key, result.schema, where)
     if not aggregates(result):
         check_newest(query, result, where)
     rows = flatten(result)
@@ -43,8 +45,8 @@ def start(context: Context, query: Query) -> StreamingQuery:
 
 def check_newest(query: Query, result: DataFrame, where: str) -> None:
     """Raise MillstreamError unless the newest row per key is well defined for a function that does not group."""
-    topic = query.topics[0]
-    if topic.key is None or topic.key not in query.key:
+    topic = cast(Topic, query.streams[0])
+    if topic.key is None or topic.key not in query.output.key:
         raise MillstreamError(
             f"{where}: without grouping a view keeps the newest row per key, and only events of one partition have an order;"
             f" so its key must contain the topic's key ({topic.key or 'which ' + repr(topic.name) + ' lacks'})."
@@ -71,45 +73,25 @@ def newest(rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
 
 
 class ViewTable:
-    """The table of one view, and the connection over which its batches go. Used by the one thread that runs the batches."""
+    """The table of one view. Used by the one thread that runs the batches."""
 
     def __init__(self, context: Context, query: Query, key: tuple[str, ...], rows: T.StructType) -> None:
-        """Make the table, or bring it up to `rows`. Raises MillstreamError when the store does not let us."""
+        """Make the table, or bring it up to `rows`. Raises MillstreamError when the store does not let us, or it is another's."""
         self._context = context
         self._query = query
-        self._target = Target.of(context.app, query.to, to_arrow_schema(rows, timezone="UTC"), key)
-        self._connection: Connection | None = None
-        ensure(self._connected(), self._target)
+        self._kept = postgresql.keep(
+            Settings(data=context.data, postgres=context.conninfo),
+            query.output.to,
+            to_arrow_schema(rows, timezone="UTC"),
+            key,
+            Claim.of(context.data, context.app, query.name),
+            f"millstream {context.app}.{query.name}",
+        )
 
     def write(self, rows: pa.Table, number: int) -> None:
         """Write a batch and its number in one transaction; a batch that is there already changes nothing."""
-        connection = self._connected()
-        try:
-            sent = apply(
-                connection,
-                self._target,
-                rows,
-                app=self._context.app,
-                query=self._query.name,
-                query_id=self._context.query_id(self._query.name),
-                batch_id=number,
-            )
-        except BaseException:
-            self.close()
-            raise
+        sent = self._kept.apply(rows, query_id=self._context.query_id(self._query.name), batch_id=number)
         self._context.wrote(self._query.name, sent or 0)
-
-    def close(self) -> None:
-        """Let go of the connection; the next batch makes a new one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _connected(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            name = f"millstream {self._context.app}.{self._query.name}"
-            self._connection = connect(self._context.conninfo, application=name, autocommit=True)
-        return self._connection
 
 
 def _write(table: ViewTable, key: tuple[str, ...], batch: DataFrame, number: int) -> None:

@@ -9,7 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from millstream.event import Topic, duration
+from millstream.app.inputs import Topic
+from millstream.event import duration
 from millstream.event.duration import spark_interval
 from millstream.settings import MillstreamError
 

@@ -70,8 +70,7 @@ def spark_session() -> SparkSession:
         return SparkSession.builder.getOrCreate()
     folder = tempfile.TemporaryDirectory(prefix="millstream-testing-")
     _folders.append(folder)
-    settings = Settings(data=Path(folder.name), cache=Settings.load().cache)
-    return session("millstream-testing", settings, connector=False, more=_SMALL)
+    return session("millstream-testing", Settings.embedded(Path(folder.name)), connector=False, more=_SMALL)
 
 
 def frame(spark: SparkSession, name: str, rows: Rows) -> DataFrame:

@@ -6,6 +6,8 @@ Version notes: 1 asks for transactions too, 2 throttles after the answer (KIP-21
 keys (KIP-699), 5 knows TRANSACTION_ABORTABLE (KIP-890), 6 asks for share groups (KIP-932).
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -14,13 +16,13 @@ from millstream.protocol.messages.find_coordinator import Coordinator, FindCoord
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 GROUP, TRANSACTION = 0, 1
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: FindCoordinatorRequest, version: int
+    broker: Broker, connection: Connection, request: FindCoordinatorRequest, version: int
 ) -> FindCoordinatorResponse:
     """Our own address, for each key."""
     host, port = connection.listener.host, connection.listener.port

@@ -4,6 +4,8 @@ Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3
 flexible.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -12,18 +14,16 @@ from millstream.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRe
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(broker: "Broker", connection: "Connection", request: HeartbeatRequest, version: int) -> HeartbeatResponse:
+def handle(broker: Broker, connection: Connection, request: HeartbeatRequest, version: int) -> HeartbeatResponse:
     """The group's verdict."""
     if not request.group_id:
         return HeartbeatResponse(0, errors.INVALID_GROUP_ID)
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
         return HeartbeatResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
-    group = broker.groups.classic(request.group_id)
-    if group is None:
-        return HeartbeatResponse(0, broker.groups.no_classic(request.group_id))
-    error = group.heartbeat(request.member_id, request.group_instance_id, request.generation_id, broker.loop.time())
-    broker.groups.heard(group)
+    error = broker.groups.heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
     return HeartbeatResponse(0, error)

@@ -6,6 +6,8 @@ Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3
 (KIP-430), 4 instance ids (KIP-345), 5 is flexible, 6 has texts of errors and GROUP_ID_NOT_FOUND (KIP-1043).
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.classic_members import State
@@ -20,14 +22,14 @@ from millstream.protocol.messages.describe_groups import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
 NOT_ASKED = -0x80000000
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeGroupsRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeGroupsRequest, version: int
 ) -> DescribeGroupsResponse:
     """One description per group asked for."""
     return DescribeGroupsResponse(
@@ -42,15 +44,15 @@ def handle(
 
 
 def group_operations(
-    connection: "Connection", group_id: str, request: "DescribeGroupsRequest | ConsumerGroupDescribeRequest"
+    connection: Connection, group_id: str, request: DescribeGroupsRequest | ConsumerGroupDescribeRequest
 ) -> int:
     """What the client may do with a group, if it asked."""
     return connection.operations(Resource.GROUP, group_id) if request.include_authorized_operations else NOT_ASKED
 
 
-def _describe(broker: "Broker", group_id: str, version: int, operations: int) -> DescribedGroup:
-    group = broker.groups.classic(group_id)
-    if group is None and broker.groups.offsets_only(group_id):
+def _describe(broker: Broker, group_id: str, version: int, operations: int) -> DescribedGroup:
+    group = broker.groups.classic.find(group_id)
+    if group is None and broker.groups.directory.offsets_only(group_id):
         return DescribedGroup(0, None, group_id, State.EMPTY, "", "", [], operations)
     if group is None:
         error = errors.GROUP_ID_NOT_FOUND if version >= 6 else 0

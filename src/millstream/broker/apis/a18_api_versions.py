@@ -8,6 +8,8 @@ Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3
 software (KIP-511), 4 allows features of version 0 (KIP-1022).
 """
 
+from __future__ import annotations
+
 import re
 from typing import TYPE_CHECKING
 
@@ -23,16 +25,14 @@ from millstream.protocol.messages.api_versions import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 # What a feature's level means is Kafka's: https://kafka.apache.org/documentation/#upgrade
 FEATURES: dict[str, tuple[int, int]] = {"group.version": (0, 1), "transaction.version": (0, 2)}
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: ApiVersionsRequest, version: int
-) -> ApiVersionsResponse:
+def handle(broker: Broker, connection: Connection, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
     """The served ranges."""
     if version >= 3:
         for text in (request.client_software_name, request.client_software_version):

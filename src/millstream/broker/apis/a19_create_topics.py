@@ -9,6 +9,8 @@ Version notes: 2 tells throttle times, 3 throttles after the answer (KIP-219), 4
 (KIP-516).
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a32_describe_configs import source_of
@@ -29,14 +31,12 @@ from millstream.protocol.messages.create_topics import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 STRICT = 6  # clients understand THROTTLING_QUOTA_EXCEEDED
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: CreateTopicsRequest, version: int
-) -> CreateTopicsResponse:
+def handle(broker: Broker, connection: Connection, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
     """One result per topic; a topic named twice is refused."""
     names = [topic.name for topic in request.topics]
     may_create = connection.may(Operation.CREATE, Resource.CLUSTER, CLUSTER)
@@ -64,7 +64,7 @@ def _failed(name: str, code: int, message: str) -> CreatableTopicResult:
 
 
 def _create(
-    connection: "Connection", wanted: CreatableTopic, validate_only: bool, mutations: Mutations
+    connection: Connection, wanted: CreatableTopic, validate_only: bool, mutations: Mutations
 ) -> CreatableTopicResult:
     broker = connection.broker
     check_name(wanted.name)

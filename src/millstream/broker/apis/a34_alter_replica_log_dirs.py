@@ -3,6 +3,8 @@
 Version notes: 1 throttles after the answer (KIP-219), 2 is flexible.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
@@ -16,11 +18,11 @@ from millstream.protocol.messages.alter_replica_log_dirs import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: AlterReplicaLogDirsRequest, version: int
+    broker: Broker, connection: Connection, request: AlterReplicaLogDirsRequest, version: int
 ) -> AlterReplicaLogDirsResponse:
     """LOG_DIR_NOT_FOUND for any other folder."""
     ours = str(broker.log.folder.absolute())

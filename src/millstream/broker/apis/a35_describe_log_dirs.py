@@ -4,6 +4,8 @@ Version notes: 1 throttles after the answer (KIP-219), 2 is flexible, 3 has an e
 bytes (KIP-827), 5 whether the folder is cordoned.
 """
 
+from __future__ import annotations
+
 import shutil
 from typing import TYPE_CHECKING
 
@@ -19,11 +21,11 @@ from millstream.protocol.messages.describe_log_dirs import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeLogDirsRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeLogDirsRequest, version: int
 ) -> DescribeLogDirsResponse:
     """Sizes of the partitions asked for, or of all."""
     if not connection.may(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER):

@@ -6,6 +6,8 @@ connection_creation_rate. Gap: names of hosts instead of addresses are refused w
 Version notes: 1 is flexible.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
@@ -22,13 +24,13 @@ from millstream.protocol.messages.alter_client_quotas import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 Changed = dict[Entity, dict[str, float]]
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: AlterClientQuotasRequest, version: int
+    broker: Broker, connection: Connection, request: AlterClientQuotasRequest, version: int
 ) -> AlterClientQuotasResponse:
     """One result per entity."""
     allowed = connection.may(Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER)

@@ -3,6 +3,8 @@
 Version notes: 1 filters by age (KIP-994), 2 by pattern (KIP-1152).
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.patterns import PatternError, compile_pattern
@@ -17,11 +19,11 @@ from millstream.protocol.messages.list_transactions import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ListTransactionsRequest, version: int
+    broker: Broker, connection: Connection, request: ListTransactionsRequest, version: int
 ) -> ListTransactionsResponse:
     """The ids that all filters let through."""
     titles = {state.title for state in State}

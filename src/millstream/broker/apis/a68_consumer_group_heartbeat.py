@@ -2,18 +2,21 @@
 
 Join (epoch 0), live, leave (-1; -2: a static member, for a while). From version 1 the client makes its member id and may
 subscribe by a regular expression, matched over all topics. Assignors: uniform (default) and range.
-Gaps: a group changes between the classic and the new protocol only while it has no members; racks are not considered
-(there is one broker); regular expressions that could take long to match are refused (``broker/patterns.py``).
+A group whose members speak the classic protocol becomes one of the new protocol by the first member that sends this request,
+as far as `group.consumer.migration.policy` allows. Gaps: racks are not considered (there is one broker); regular expressions
+that could take long to match are refused (`broker/patterns.py`).
 
 Version notes: 1 may subscribe by a regular expression, and has the client make its member id (KIP-1082).
 """
+
+from __future__ import annotations
 
 import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.assignors import ASSIGNORS
-from millstream.broker.groups.consumer import JOIN_EPOCH, Heartbeat
+from millstream.broker.groups.consumer_members import JOIN_EPOCH, Heartbeat
 from millstream.broker.patterns import PatternError, compile_pattern
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
@@ -26,12 +29,12 @@ from millstream.protocol.messages.consumer_group_heartbeat import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ConsumerGroupHeartbeatRequest, version: int
-) -> "ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]":
+    broker: Broker, connection: Connection, request: ConsumerGroupHeartbeatRequest, version: int
+) -> ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]:
     """Check the request's form, give it to the group."""
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
         return ConsumerGroupHeartbeatResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
@@ -59,7 +62,7 @@ def handle(
         connection.client_id,
         connection.host,
     )
-    outcome = broker.groups.consumer_heartbeat(request.group_id, beat)
+    outcome = broker.groups.consumer.heartbeat(request.group_id, beat)
     assignment = None
     if outcome.assignment is not None:
         assignment = Assignment(
@@ -74,7 +77,7 @@ def handle(
     if outcome.error:
         return ConsumerGroupHeartbeatResponse(0, outcome.error, outcome.message)
     response = ConsumerGroupHeartbeatResponse(0, 0, None, outcome.member_id, outcome.epoch, interval, assignment)
-    unsynced = broker.groups.unanswered(request.group_id)
+    unsynced = broker.groups.directory.unanswered(request.group_id)
     return broker.flusher.answer(
         unsynced,
         response,

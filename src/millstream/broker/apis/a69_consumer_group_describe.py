@@ -3,10 +3,12 @@
 Version notes: 1 tells the type of each member (KIP-1099).
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a15_describe_groups import group_operations
-from millstream.broker.groups.consumer import Partitions
+from millstream.broker.groups.consumer_members import Partitions
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.consumer_group_describe import (
@@ -20,13 +22,13 @@ from millstream.protocol.messages.consumer_group_describe import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ConsumerGroupDescribeRequest, version: int
+    broker: Broker, connection: Connection, request: ConsumerGroupDescribeRequest, version: int
 ) -> ConsumerGroupDescribeResponse:
     """One description per group."""
     described = []
@@ -46,12 +48,12 @@ def handle(
     return ConsumerGroupDescribeResponse(0, described)
 
 
-def _describe(broker: "Broker", group_id: str, version: int, operations: int) -> DescribedGroup:
-    group = broker.groups.consumers.get(group_id)
+def _describe(broker: Broker, group_id: str, version: int, operations: int) -> DescribedGroup:
+    group = broker.groups.consumer.find(group_id)
     if group is None:
         text = (
             f"Group {group_id} is not a consumer group."
-            if broker.groups.exists(group_id)
+            if broker.groups.directory.exists(group_id)
             else f"Group {group_id} not found."
         )
         return DescribedGroup(errors.GROUP_ID_NOT_FOUND if group_id else errors.INVALID_GROUP_ID, text, group_id)
@@ -65,9 +67,9 @@ def _describe(broker: "Broker", group_id: str, version: int, operations: int) ->
             m.client_host,
             sorted(m.topics),
             m.regex,
-            _assignment(broker, m.assigned),
+            _assignment(broker, m.held),
             _assignment(broker, group.target.get(m.id, {})),
-            CONSUMER_MEMBER if version >= 1 else -1,
+            (CONSUMER_MEMBER if m.classic is None else CLASSIC_MEMBER) if version >= 1 else -1,
         )
         for m in group.members.values()
     ]
@@ -76,7 +78,7 @@ def _describe(broker: "Broker", group_id: str, version: int, operations: int) ->
     )
 
 
-def _assignment(broker: "Broker", partitions: Partitions) -> Assignment:
+def _assignment(broker: Broker, partitions: Partitions) -> Assignment:
     found = []
     for topic_id, indexes in partitions.items():
         topic = broker.topic_by_id(topic_id)

@@ -1,5 +1,7 @@
 """What happens to a classic group and what follows from it, as values: a JoinGroup, its answer, a SyncGroup's, a write."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 Token = object  # names the request that an answer is for; the caller chose it
@@ -19,6 +21,18 @@ class Join:
     protocols: list[tuple[str, bytes]]
     id_first: bool = True  # a new member gets its id before it joins (version 4 on)
     may_skip: bool = True  # the client understands "skip the assignment" (version 9 on)
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A SyncGroup request; the leader's has everybody's assignment."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: dict[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """How a classic group comes from one generation to the next, and what its clocks do to it: sessions, rebalances, ids not used."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from millstream.broker.groups.classic_events import Effect, Store, Synced
@@ -61,6 +63,10 @@ class Rebalance(Members):
         elif self.unsynced:
             times.append(self._sync_deadline)
         return min(times, default=None)
+
+    def rebalance(self, now: float) -> list[Effect]:
+        """Begin a rebalance that no request has asked for."""
+        return self._prepare(now)
 
     def _expire(self, now: float) -> list[Effect]:
         """Remove members whose session has ended."""

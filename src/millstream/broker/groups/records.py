@@ -1,4 +1,6 @@
-"""What groups store: classic groups and offsets as records of ``__consumer_offsets``, with Kafka's schemas."""
+"""What groups store: classic groups and offsets as records of `__consumer_offsets`, with Kafka's schemas."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -10,6 +12,7 @@ from millstream.protocol.messages.group_records import GroupMetadataKey, GroupMe
 from millstream.protocol.messages.offset_records import OffsetCommitKey, OffsetCommitValue
 
 OFFSET_COMMIT_LEGACY, OFFSET_COMMIT, GROUP_METADATA = 0, 1, 2
+OFFSETS = frozenset({OFFSET_COMMIT_LEGACY, OFFSET_COMMIT})
 # Kafka 3.x and 4.x read and write these.
 OFFSET_VERSION = 3
 GROUP_VERSION = 3
@@ -63,7 +66,7 @@ def group_removal(group_id: str) -> Write:
 
 
 def read_group(record: Replayed, make: Callable[[str], ClassicGroup], now: float) -> tuple[str, ClassicGroup | None]:
-    """The opposite of group_write. Members get a whole session from ``now`` on to be heard of again."""
+    """The opposite of group_write. Members get a whole session from `now` on to be heard of again."""
     group_id = GroupMetadataKey.decode(record.key, 0).group
     if record.value is None:
         return group_id, None
@@ -89,5 +92,4 @@ def read_group(record: Replayed, make: Callable[[str], ClassicGroup], now: float
         group.members[member.id] = member
         if member.instance_id is not None:
             group.static[member.instance_id] = member.id
-    group.restored(now)
     return group_id, group

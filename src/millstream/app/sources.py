@@ -1,0 +1,74 @@
+"""Sources: where the rows of a table come from. A new kind of source is a class here and a module that captures it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from millstream.app.process import TOPICS, Process
+from millstream.settings import Settings
+
+
+class Source(Protocol):
+    """What a declared table needs of its source. Tables of one `database` share one process, which captures them all.
+
+    kind: what people call it, for example "PostgreSQL".
+    database: the name under which the settings give its address.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def database(self) -> str:
+        """The name under which the settings give the address."""
+
+    def describe(self) -> str:
+        """Return which table of the database it is, in words: "public.planes"."""
+
+    def process(self, settings: Settings) -> Process:
+        """Return the process that captures the database. Equal names mean the same process."""
+
+    def embedded_database(self, settings: Settings) -> str:
+        """Return the database that the embedded PostgreSQL must have for it, "" for none."""
+
+
+@dataclass(frozen=True)
+class PostgresTable:
+    """A table of a PostgreSQL database. `database` is the name under which the settings give its address."""
+
+    kind: ClassVar[str] = "PostgreSQL"
+
+    database: str
+    table: str
+    schema: str = "public"
+
+    def describe(self) -> str:
+        """See Source."""
+        return f"{self.schema}.{self.table}"
+
+    def process(self, settings: Settings) -> Process:
+        """See Source."""
+        embedded = {"postgres"} if self.embedded_database(settings) else set[str]()
+        return Process(
+            f"capture-{self.database}",
+            module="millstream.capture.process",
+            arguments=(self.database,),
+            needs=frozenset({TOPICS, *embedded}),
+            kind="capture",
+            gets=frozenset({"kafka", f"sources.{self.database}"}),
+            ready_within=None,  # a first snapshot takes as long as the tables are large
+            doing="reading the tables as they are",
+        )
+
+    def embedded_database(self, settings: Settings) -> str:
+        """See Source."""
+        return "" if settings.source(self.database) else self.database
+
+
+def postgres(database: str, *, table: str, schema: str = "public") -> PostgresTable:
+    """Name a PostgreSQL table as the source of `app.table(…)`.
+
+    database: the source's name in the settings (`[sources]` of millstream.toml, MILLSTREAM_SOURCE_<NAME>); a name without an
+    address means the embedded PostgreSQL, in a database of that name.
+    """
+    return PostgresTable(database, table, schema)

@@ -1,0 +1,173 @@
+"""A whole application on its real parts inside a test: broker, PostgreSQL, capture, Spark and delivery."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import psycopg
+from confluent_kafka import KafkaError, Message
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from millstream.app import App
+from millstream.app.inputs import Topic
+from millstream.app.sources import PostgresTable
+from millstream.capture.postgres import slot
+from millstream.client.producer import producer
+from millstream.client.tail import tail
+from millstream.event import Event
+from millstream.monitor import catchup
+from millstream.postgresql.connect import address, connect
+from millstream.run.part import Context, Part, Step
+from millstream.run.supervisor import Supervisor
+from millstream.settings import Kafka, MillstreamError, Settings
+
+START_TIMEOUT_S = 180.0  # Spark on a busy machine takes its time; a part that fails is told at once, whatever this says
+SEND_TIMEOUT_S = 60.0
+
+Prepare = str | Callable[[psycopg.Connection], object]
+
+
+class Running:
+    """An application that runs: put events in, wait, look at what came out."""
+
+    def __init__(self, app: App, supervisor: Supervisor) -> None:
+        self.app = app
+        self.supervisor = supervisor
+
+    @property
+    def kafka(self) -> Kafka:
+        """The log's address, for clients of your own."""
+        return self.supervisor.kafka
+
+    def database(self, name: str) -> psycopg.Connection:
+        """Return a connection to the source database `name`; it commits each statement."""
+        return psycopg.connect(self.supervisor.settings().source(name), autocommit=True)
+
+    def produce(self, topic: Topic | str, events: Iterable[Event | bytes]) -> int:
+        """Send events, and whatever bytes are given instead of one, to a topic; return how many once all are stored.
+
+        Raises MillstreamError when the log does not take one.
+        """
+        declared = self.app.topics[topic] if isinstance(topic, str) else topic
+        failures: list[str] = []
+
+        def reported(error: KafkaError | None, _: Message) -> None:
+            if error:
+                failures.append(error.str())
+
+        client, count = producer(self.kafka), 0
+        for event in events:
+            count += 1
+            key = getattr(event, declared.key) if declared.key and isinstance(event, Event) else None
+            value = declared.format.encode(event) if isinstance(event, Event) else event
+            client.produce(declared.name, value, None if key is None else str(key).encode(), on_delivery=reported)
+            client.poll(0)
+        if client.flush(SEND_TIMEOUT_S) or failures:
+            raise MillstreamError(f"topic {declared.name!r} did not take every event: {failures[:1] or 'no answer'}.")
+        return count
+
+    def wait(self, timeout: float = 60.0) -> None:
+        """Return when every query has taken in everything that its topics hold, and every alert is delivered.
+
+        Raises MillstreamError, naming the queries and what they lack, when nothing moves for `timeout` seconds.
+        """
+        wanted, candidates = catchup.inputs(self.app), catchup.candidates(self.app)
+        catchup.wait(self.kafka, self.app.name, wanted, candidates, threading.Event(), patience=timeout)
+
+    def view(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a view, ordered by its columns."""
+        with psycopg.connect(self.supervisor.postgres, row_factory=dict_row) as connection:
+            rows = connection.execute(
+                sql.SQL("SELECT * FROM {}").format(sql.Identifier(self.app.name, name))
+            ).fetchall()
+        return sorted(rows, key=lambda row: [str(value) for value in row.values()])
+
+    def topic(self, name: str) -> list[dict[str, Any]]:
+        """Return the JSON values of everything in a topic, in the order of each partition; tombstones are left out."""
+        return [
+            msgspec.json.decode(m.value)
+            for m in tail(self.kafka, name, "earliest", follow=False)
+            if m.value is not None
+        ]
+
+
+@contextmanager
+def running(
+    app: App,
+    data: Path,
+    *,
+    prepare: Mapping[str, Prepare] | None = None,
+    settings: Settings | None = None,
+    file: str | None = None,
+    extra: Sequence[Part] = (),
+) -> Iterator[Running]:
+    """Run an application on its real parts while inside; everything has ended when this returns.
+
+        with ms.testing.running(app, tmp_path, prepare={"ops": "CREATE TABLE planes (…)"}) as flights:
+            flights.produce("departures", [Departure(…)])
+            flights.wait()
+            assert flights.view("delay_by_hour") == […]
+
+    data: the folder for everything that it keeps.
+    prepare: by source database, SQL or a function of a connection that makes its tables before they are captured.
+    settings: addresses, for parts that live elsewhere. Without them everything is embedded, whatever `millstream.toml` and the
+    environment say. In a source database of yours the replication slot and the publication are dropped at the end; what
+    `prepare` made there, and topics and views at addresses of yours, stay.
+    file: where children load the application from; found by itself.
+
+    Raises MillstreamError when a part does not start, or when a source of yours is captured by an application of this name.
+    """
+    given = settings or Settings.embedded(data)
+    databases = {t.source.database for t in app.tables.values() if isinstance(t.source, PostgresTable)}
+    sources = {name: given.source(name) for name in sorted(databases) if given.source(name)}
+    published = {name for name, conninfo in sources.items() if _published(app, name, conninfo)}
+    steps = [
+        Step(f"prepare-{name}", call=_preparing(name, what), after=_embedded(given, name), before={f"capture-{name}"})
+        for name, what in (prepare or {}).items()
+    ]
+    try:
+        with Supervisor(app, replace(given, data=data), file=file, extra=[*steps, *extra]) as supervisor:
+            if not supervisor.wait_ready(START_TIMEOUT_S):
+                raise MillstreamError(
+                    f"the application ended while it was starting; its logs are in {supervisor.logs}."
+                )
+            yield Running(app, supervisor)
+    finally:
+        for name, conninfo in sources.items():
+            with connect(conninfo, autocommit=True) as connection:
+                slot.remove(connection, slot.slot_name(app.name, name), publication=name not in published)
+
+
+def _published(app: App, source: str, conninfo: str) -> bool:
+    """Return whether the publication is there already. Refuse a slot: it belongs to an application that runs elsewhere."""
+    name = slot.slot_name(app.name, source)
+    with connect(conninfo, autocommit=True) as connection:
+        if slot.find(connection, name) is not None:
+            raise MillstreamError(
+                f"the source {source!r} at {address(conninfo)} has the replication slot {name}: an application named"
+                f" {app.name!r} captures it, and a test would take its changes away. Give the test a database of its own."
+                f" If a test that was killed left it: SELECT pg_drop_replication_slot('{name}');"
+            )
+        return slot.published(connection, name) is not None
+
+
+def _embedded(settings: Settings, name: str) -> set[str]:
+    return set() if settings.source(name) else {"postgres"}
+
+
+def _preparing(name: str, what: Prepare) -> Callable[[Context], None]:
+    def prepare(context: Context) -> None:
+        with psycopg.connect(context.settings.source(name)) as connection:
+            if isinstance(what, str):
+                connection.execute(cast("Any", what))
+            else:
+                what(connection)
+
+    return prepare
