@@ -35,7 +35,7 @@ def test_every_default_passes_its_own_check():
         ("max.message.bytes", "3000000000", "to 2147483647"),
         ("cleanup.policy", "shrink", "expected compact, delete, both"),
         ("cleanup.policy", "delete,,compact", "expected compact, delete, both"),
-        ("cleanup.policy", "delete,delete", "expected compact, delete, both"),
+        ("cleanup.policy", "delete,", "expected compact, delete, both"),
         ("cleanup.policy", ",", "expected compact, delete, both"),
         ("compression.gzip.level", "0", "from 1 to 9"),
         ("compression.gzip.level", "10", "to 9"),
@@ -95,3 +95,13 @@ def test_both_policies():
 def test_a_compacted_topic_rolls_in_time_for_its_maximal_lag():
     assert TopicConfig({"cleanup.policy": "compact", "max.compaction.lag.ms": "50"}).segment_ms == 50
     assert TopicConfig({"max.compaction.lag.ms": "50"}).segment_ms == 604_800_000
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("", ""), ("delete,delete", "delete"), (" compact , delete ", "compact,delete"), ("compact", "compact")],
+)
+def test_policies_are_shown_as_kafka_does(given, shown):
+    config = TopicConfig({"cleanup.policy": given})
+    assert config.get("cleanup.policy") == shown
+    assert (config.compact, config.delete) == ("compact" in shown, "delete" in shown)

@@ -233,7 +233,7 @@ def compressed(batch: memoryview) -> bool:
 
 def one_batch(batch: memoryview | None) -> bool:
     """Whether a partition's bytes look like one batch; Kafka looks at that before anything else."""
-    if batch is None or len(batch) <= HEADER_SIZE or batch[_MAGIC_AT] != MAGIC:
+    if batch is None or len(batch) < HEADER_SIZE or batch[_MAGIC_AT] != MAGIC:
         return False
     return bool(_announced(batch)[0] + OVERHEAD == len(batch))
 

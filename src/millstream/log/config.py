@@ -78,9 +78,8 @@ def _one_of(*choices: str) -> Check:
 
 
 def _policy(value: str) -> str | None:
-    # As Kafka's ConfigDef.ValidList: empty, or values that are neither empty nor repeated.
-    parts = [part.strip() for part in value.split(",")] if value.strip() else []
-    if not set(parts) <= {"compact", "delete"} or len(parts) > len(set(parts)):
+    # As Kafka's ConfigDef.ValidList: nothing at all, or parts that are not empty.
+    if value.strip() and not {part.strip() for part in value.split(",")} <= {"compact", "delete"}:
         return "expected compact, delete, both separated by a comma, or nothing (everything is kept)"
     return None
 
@@ -180,13 +179,17 @@ def policies(value: str) -> frozenset[str]:
 
 
 def checked(overrides: Mapping[str, str]) -> dict[str, str]:
-    """`overrides` as a dictionary; InvalidConfig when a name is unknown or a value is not allowed."""
+    """`overrides` as Kafka shows them; InvalidConfig when a name is unknown or a value is not allowed."""
     for name, value in overrides.items():
         setting = SETTINGS.get(name) or HIDDEN.get(name)
         if setting is None:
             raise InvalidConfig(f"unknown topic setting {name!r}: expected one of {', '.join(sorted(SETTINGS))}")
         _check(name, setting, value)
-    return dict(overrides)
+    found = dict(overrides)
+    if "cleanup.policy" in found:
+        parts = (part.strip() for part in found["cleanup.policy"].split(","))
+        found["cleanup.policy"] = ",".join(dict.fromkeys(parts))
+    return found
 
 
 def _check(name: str, setting: Setting, value: str) -> None:

@@ -203,6 +203,8 @@ def _unpacked(batch: memoryview, codec: int, target: int, room: int) -> bytes:
     body = batch[HEADER_SIZE:]
     if codec == target == NONE:
         return bytes(body)
+    if codec == compression.ZSTD and not len(body):
+        return b""  # As Kafka's reader has it, in no other codec: no records, rather than damage.
     limit = room
     if codec != target and room < MAX_UNCOMPRESSED:
         limit = room // _PACKING

@@ -62,10 +62,10 @@ BATCHES = st.sampled_from(
     ]
 )
 CODECS = st.sampled_from([1, 2, 3, 4])
-INSIDES = st.sampled_from(
-    ["good", "good", "garbage", "nothing", "no payload", "cut", "half", "no records", "zeros", "more", "fewer", "late", "early",
-     "future", "body", "value", "headers", "trailing", "stamped"]
-)  # fmt: skip
+INSIDE = [
+    "good", "garbage", "nothing", "no payload", "cut", "half", "no records", "zeros", "more", "fewer", "late", "early", "future",
+    "body", "value", "headers", "trailing", "stamped",
+]  # fmt: skip
 PRODUCED = ("idempotent", "again", "gap", "old epoch", "new epoch", "transactional", "unnamed")
 BY_ID = 13
 
@@ -236,7 +236,7 @@ LEADERS = st.sampled_from([-1, -1, 0, 0, 1])
 STEPS = {
     "produce": Kind(10, produce, {
         **PLACE, "batch": BATCHES, "producer": PRODUCERS, "seed": st.integers(0, 99), "acks": st.sampled_from([-1, -1, 1, 2]),
-        "version": st.sampled_from([3, 5, 8, 9, 10, 11, 12, 12, 13]), "codec": CODECS, "inside": INSIDES,
+        "version": st.sampled_from([3, 5, 8, 9, 10, 11, 12, 12, 13]), "codec": CODECS, "inside": st.sampled_from(INSIDE),
     }),
     "quietly": Kind(1, quietly, {
         **PLACE, "batch": st.sampled_from(["good", "good", "three", "crc", "magic", "packed"]), "seed": st.integers(0, 99),

@@ -187,8 +187,9 @@ class Produce(Context):
         if verdict.blocked:
             result = PartitionProduceResponse(entry.part.index, error_code=0, base_offset=-1)
             # A copy, because the request's own bytes are read over.
-            copied = PartitionProduceData(entry.part.index, memoryview(bytearray(entry.part.records)))
-            self._blocked.append((Entry(entry.topic, False, copied, prepared.copy()), result))
+            prepared = prepared.copy()
+            part = PartitionProduceData(entry.part.index, memoryview(prepared.data))
+            self._blocked.append((Entry(entry.topic, False, part, prepared), result))
             return result
         self._throttle = max(self._throttle, verdict.throttle_ms)
         topic.overload.throttled_requests += verdict.throttle_ms > 0

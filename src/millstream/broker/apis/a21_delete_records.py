@@ -46,7 +46,9 @@ def _delete(topic: Topic | None, wanted: DeleteRecordsPartition) -> DeleteRecord
         return DeleteRecordsPartitionResult(index, -1, errors.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.internal:
         return DeleteRecordsPartitionResult(index, -1, errors.INVALID_TOPIC_EXCEPTION)
-    if not topic.config.delete:  # as in Kafka: a topic that is only compacted keeps its records
+    if (
+        topic.config.compact and not topic.config.delete
+    ):  # as in Kafka: a topic that is only compacted keeps its records
         return DeleteRecordsPartitionResult(index, -1, errors.POLICY_VIOLATION)
     partition = topic.partitions[index]
     offset = partition.high_watermark if wanted.offset == -1 else wanted.offset

@@ -71,7 +71,15 @@ def _changed(settings: Configurable, config: AlterableConfig) -> str | None:
     if not settings.is_list(name):
         raise Refused(errors.INVALID_CONFIG, f"Config value append is not allowed for config key: {name}")
     present = [part.strip() for part in settings.value(name).split(",") if part.strip()]
-    given = [part.strip() for part in config.value.split(",") if part.strip()]
+    given = _split(config.value)
     if operation == APPEND:
         return ",".join(present + [part for part in given if part not in present])
     return ",".join(part for part in present if part not in given)
+
+
+def _split(text: str) -> list[str]:
+    """The parts of a list as Java's String.split finds them: untrimmed, without empty ones at the end."""
+    parts = text.split(",")
+    while parts and not parts[-1] and text:
+        parts.pop()
+    return parts
