@@ -10,16 +10,13 @@ import millstream as ms
 from millstream.capture.postgres.slot import slot_name
 from millstream.postgresql.connect import ensure_database
 from millstream.postgresql.server import Server
+from millstream.run.part import Step
 from millstream.settings import MillstreamError, Settings
 
 pytestmark = pytest.mark.system
 
 app = ms.App("fleet")
 app.table("planes", source=ms.postgres("ops", table="planes"))
-
-torn = ms.App("fleet")
-torn.table("planes", source=ms.postgres("ops", table="planes"))
-torn.table("lost", source=ms.postgres("ops", table="lost"))
 
 NEW = """
 DROP TABLE IF EXISTS planes;
@@ -104,12 +101,15 @@ def test_a_publication_that_was_there_stays(tmp_path, production):
 
 
 def test_what_it_made_is_removed_also_when_the_application_does_not_start(tmp_path, production):
+    def refuse(context):
+        assert left(production)[1:] == ([SLOT], [SLOT])
+        raise MillstreamError("this step never works")
+
     settings = Settings(sources={"ops": production})
+    step = Step("refuse", call=refuse, after={"capture-ops"})
     with (
-        pytest.raises(MillstreamError, match="lost"),
-        ms.testing.running(
-            torn, tmp_path, settings=settings, prepare={"ops": "CREATE TABLE IF NOT EXISTS later (id int)"}
-        ),
+        pytest.raises(MillstreamError, match="this step never works"),
+        ms.testing.running(app, tmp_path, settings=settings, extra=[step]),
     ):
         pass
     assert left(production) == (["real"], [], [])
