@@ -16,7 +16,9 @@ from millstream.settings.errors import MillstreamError
 FILE = "millstream.toml"
 _KNOWN = ("data", "cache", "kafka", "postgres", "spark", "sources", "console_origins")
 _SOURCE_VARIABLE = "MILLSTREAM_SOURCE_"
-_ADDRESSES = ("MILLSTREAM_KAFKA", "MILLSTREAM_KAFKA_OPTIONS", "MILLSTREAM_POSTGRES", "MILLSTREAM_SPARK")
+_VARIABLES = tuple(
+    f"MILLSTREAM_{name}" for name in ("KAFKA", "KAFKA_OPTIONS", "POSTGRES", "SPARK", "CONSOLE_ORIGINS")
+)  # beside data and cache, which a child always gets
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,10 @@ class Settings:
     def environment(self) -> dict[str, str]:
         """Return the variables from which a child process loads these settings and nothing else (see `inherited`).
 
-        Addresses that our own environment has beside them are blanked.
+        What our own environment has beside them is blanked.
         """
         variables = {
-            **{name: "" for name in os.environ if name.startswith(_SOURCE_VARIABLE) or name in _ADDRESSES},
+            **{name: "" for name in os.environ if name.startswith(_SOURCE_VARIABLE) or name in _VARIABLES},
             "MILLSTREAM_DATA": str(self.data.absolute()),
             "MILLSTREAM_CACHE": str(self.cache.absolute()),
         }

@@ -12,7 +12,6 @@ out exactly what was left out live.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from pyspark.sql import functions as F
 from millstream.app.inputs import Topic
 from millstream.app.query import Query
 from millstream.settings import Kafka
+from millstream.settings.files import replace
 from millstream.spark.decode import ORIGIN, events
 from millstream.spark.kafka import Ranges, read_range
 from millstream.spark.windows import is_window, with_watermark
@@ -116,13 +116,7 @@ class Record:
             "rows": len(found),
             "offsets": runs if kept else None,
         }
-        path = self._folder / f"{batch.number}.json"
-        part = path.with_suffix(".part")
-        with part.open("w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        replace(self._folder / f"{batch.number}.json", json.dumps(content).encode())
         self._rows[batch.number] = len(found)
         self.total = sum(self._rows.values())
         return len(found)

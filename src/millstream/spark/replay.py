@@ -16,13 +16,13 @@ A crash between any two steps does no harm: the marker goes last, and obeying it
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from millstream.settings import MillstreamError
+from millstream.settings.files import replace, sync_folder
 
 VERSION = 1
 Offsets = Mapping[tuple[str, int], int]
@@ -47,7 +47,7 @@ def mark(data: Path, app: str, query: str, offsets: Offsets) -> Path:
     path = _marker(data, app, query)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"version": VERSION, "at": datetime.now(UTC).isoformat(), "offsets": _by_topic(offsets)}
-    _write(path, json.dumps(content).encode())
+    replace(path, json.dumps(content).encode())
     return path
 
 
@@ -69,7 +69,7 @@ def obey(data: Path, app: str, starts: Callable[[set[str]], Offsets] = lambda to
             _put_aside(where, data / "replaced" / app / f"{query}-{at:%Y%m%dT%H%M%S.%fZ}")
         _begin(where, offsets)
         path.unlink()
-        _sync(path.parent)
+        sync_folder(path.parent)
         done[query] = offsets
     return done
 
@@ -81,7 +81,7 @@ def _put_aside(old: Path, to: Path) -> None:
         shutil.rmtree(old)
         return
     old.rename(to)
-    _sync(to.parent)
+    sync_folder(to.parent)
 
 
 def _begin(where: Path, offsets: Offsets) -> None:
@@ -89,9 +89,9 @@ def _begin(where: Path, offsets: Offsets) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     source = fresh / "sources" / "0"
     source.mkdir(parents=True)
-    _write(source / "0", b"\0v1\n" + json.dumps(_by_topic(offsets), separators=(",", ":")).encode())
+    replace(source / "0", b"\0v1\n" + json.dumps(_by_topic(offsets), separators=(",", ":")).encode())
     fresh.rename(where)
-    _sync(where.parent)
+    sync_folder(where.parent)
 
 
 def _read(path: Path) -> tuple[datetime, dict[tuple[str, int], int]]:
@@ -117,21 +117,3 @@ def _by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
     return found
-
-
-def _write(path: Path, content: bytes) -> None:
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
