@@ -13,9 +13,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millstream.app.inputs import Topic
 from millstream.app.query import Query
-from millstream.settings import Kafka
+from millstream.settings import Kafka, MillstreamError
+from millstream.spark.analysis import stateful
 from millstream.spark.decode import events
 from millstream.spark.kafka import read_stream
+from millstream.spark.session import Writer, is_local
 from millstream.spark.tables import TableCopies
 from millstream.spark.windows import with_watermark
 
@@ -30,11 +32,12 @@ class Context:
     conninfo: str = field(repr=False)  # of the store of views
     data: Path
     tables: TableCopies
+    checkpoints: Path | None = None  # the folder of all checkpoints, where it is not the data folder
     wrote: Callable[[str, int], None] = lambda query, rows: None  # told by a query that writes its rows itself
 
     def checkpoint(self, query: str) -> Path:
         """The folder of a query's checkpoint: offsets, commits and state."""
-        return self.data.absolute() / "checkpoints" / self.app / query
+        return (self.checkpoints or self.data.absolute() / "checkpoints") / self.app / query
 
     def query_id(self, query: str) -> str:
         """The identity of the query's checkpoint, which a new checkpoint changes. Known once the query has started."""
@@ -53,10 +56,17 @@ class Context:
         self, frame: DataFrame, name: str, mode: str, every: timedelta, *, realtime: bool = False
     ) -> DataStreamWriter:
         """Return a stream writer as `writer` does, for a query that no application declares."""
+        kept = stateful(frame)
+        if kept and self.checkpoints is None and not is_local(str(self.spark.sparkContext.master)):
+            raise MillstreamError(
+                f"query {name!r} keeps state ({kept[0]}), which the workers of {self.spark.sparkContext.master} would lose with"
+                " their disks: give `checkpoints`, a folder that the driver and every worker have under the same path."
+            )
         interval = f"{max(1, every // timedelta(milliseconds=1))} milliseconds"
         trigger = {"realTime": interval} if realtime else {"processingTime": interval}
         return (
-            frame.writeStream.queryName(name)
+            Writer(frame, realtime=realtime)
+            .queryName(name)
             .outputMode(mode)
             .option("checkpointLocation", self.checkpoint(name).as_uri())
             .trigger(**trigger)  # type: ignore[call-overload]

@@ -43,7 +43,7 @@ from millstream.spark import deadletters, late
 from millstream.spark.analysis import explain
 from millstream.spark.context import Context
 from millstream.spark.progress import Facts, Offsets, maybe_late, next_offsets
-from millstream.spark.session import local_slots, session
+from millstream.spark.session import local_slots, session, table_folder
 from millstream.spark.tables import TableCopies
 
 FAILURES = 5  # in a row, without a batch between them; then a query counts as failed, and is tried only now and then
@@ -92,8 +92,9 @@ def run(
     queries = list(app.queries.values())
     slots = local_slots([i.topic.partitions for q in queries if q.realtime for i in q.streams])
     spark = spark or session(app.name, settings, slots=slots, progress=_say)
-    copies = TableCopies(settings.log, [i.name for q in queries for i in q.states])
     with Reporter(settings.log, app.name) as reporter:
+        names = [i.name for q in queries for i in q.states]
+        copies = TableCopies(settings.log, names, table_folder(settings), partial(_tell, reporter))
         supervisor = _Supervisor(spark, app.name, settings, copies, reporter, stop)
         try:
             copies.start()
@@ -124,7 +125,9 @@ class _Supervisor:
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._began: set[str] = set()
         self._side = ThreadPoolExecutor(1, thread_name_prefix="millstream-late")
-        self._context = Context(spark, app, kafka, settings.postgres, settings.data, copies, self._wrote)
+        self._context = Context(
+            spark, app, kafka, settings.postgres, settings.data, copies, settings.checkpoints, self._wrote
+        )
         self._dropped = settings.data / "dropped" / app
         self._listener = _Listener(self._events, self)
         spark.streams.addListener(self._listener)
@@ -367,6 +370,10 @@ def _lasting(error: Exception) -> bool:
 
 def _refused(error: str | None) -> bool:
     return error is not None and ("STREAMING_REAL_TIME_MODE" in error or "AnalysisException" in error)
+
+
+def _tell(reporter: Reporter, table: str, facts: Mapping[str, Any]) -> None:
+    reporter.report("table", table, **facts)
 
 
 def _say(file: str, done: int, total: int) -> None:

@@ -21,6 +21,7 @@ from millstream.settings import MillstreamError
 from millstream.spark.analysis import aggregates, called, stateful
 from millstream.spark.context import Context
 from millstream.spark.kafka import check_key, messages, options
+from millstream.spark.tables import frame_of
 
 
 def start(context: Context, query: Query) -> StreamingQuery:
@@ -44,8 +45,6 @@ def _start_plain(context: Context, query: Query) -> StreamingQuery:
 def _start_with_tables(context: Context, query: Query) -> StreamingQuery:
     where = str(query)
     source = context.source(cast(Topic, query.streams[0]))
-    for table in query.states:
-        context.tables.wait_for_schema(table.name)
     result = called(where, query.function, source, *Joined(context, query).frames(source))
     if found := stateful(result):
         raise MillstreamError(
@@ -58,23 +57,14 @@ def _start_with_tables(context: Context, query: Query) -> StreamingQuery:
 
 
 class Joined:
-    """The tables of one query as frames, made anew only when a table has changed."""
+    """The tables of one query as frames, as they are at each action."""
 
     def __init__(self, context: Context, query: Query) -> None:
-        self._tables = context.tables
-        self._names = [t.name for t in query.states]
-        self._made: dict[str, tuple[object, DataFrame]] = {}
+        self._copies = [context.tables[t.name] for t in query.states]
 
     def frames(self, beside: DataFrame) -> list[DataFrame]:
         """Return the tables with every change that is in their topics now, in the session of the frame they stand beside."""
-        found = []
-        for name in self._names:
-            rows = self._tables.arrow(name)
-            made = self._made.get(name)
-            if made is None or made[0] is not rows:
-                made = self._made[name] = (rows, beside.sparkSession.createDataFrame(rows))
-            found.append(made[1])
-        return found
+        return [frame_of(beside.sparkSession, copy) for copy in self._copies]
 
 
 def _write(context: Context, query: Query, tables: Joined, batch: DataFrame, number: int) -> None:
