@@ -35,6 +35,8 @@ class ListSink:
 class Listed:
     """Carries it out: a list that outlives its sessions."""
 
+    to = "a list"
+
     def __init__(self) -> None:
         self._waiting: list[tuple[Row, Done]] = []
 

@@ -158,7 +158,7 @@ class Session:
             "deliver",
             self._delivery.query,
             state=state,
-            to=self._delivery.sink.describe().removeprefix("topic "),
+            to=self._sink.to,
             forwarded=self._forwarded,
             suppressed=self._feed.suppressed if self._feed is not None else 0,
             latency_ms=_ms(latencies, 0.5),

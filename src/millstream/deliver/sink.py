@@ -64,8 +64,12 @@ Done = Callable[
 class Sink(Protocol):
     """A sink of one delivery. Used by one thread: `lacking`, `written_before`, `open`, then `send`, `poll`, `flush`, `close`.
 
+    to: its name, as the status has it: a topic's own.
     What a sink cannot do for good it raises as MillstreamError, what a new session may mend as Interrupted or Unreachable.
     """
+
+    @property
+    def to(self) -> str: ...
 
     def lacking(self) -> str:
         """Return what is not there yet and will come ("topic late"), "" when nothing is lacking."""

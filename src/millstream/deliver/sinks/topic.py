@@ -27,7 +27,7 @@ class Topic:
     """See Sink. Rows of several queries may go to one topic: the header `query` tells them apart."""
 
     def __init__(self, name: str, candidates: str, kafka: Kafka) -> None:
-        self._name = name
+        self.to = name
         self._query = candidates.encode()
         self._kafka = kafka
         self._producer: Producer | None = None
@@ -35,11 +35,11 @@ class Topic:
 
     def lacking(self) -> str:
         """See Sink."""
-        return "" if self._name in topic_names(self._kafka) else self._name
+        return "" if self.to in topic_names(self._kafka) else self.to
 
     def written_before(self, tail: Mapping[int, int]) -> Iterator[Written]:
         """See Sink. Only what this delivery has written."""
-        for message in read(self._kafka, self._name, dict(tail) or "earliest", follow=False):
+        for message in read(self._kafka, self.to, dict(tail) or "earliest", follow=False):
             headers = dict(message.headers)
             if headers.get(QUERY) == self._query and (origin := Origin.of(headers.get(ORIGIN))):
                 yield Written(origin, Place(message.partition, message.offset))
@@ -65,7 +65,7 @@ class Topic:
             done(place, message.latency() or 0.0)
 
         self._opened.produce(
-            self._name,
+            self.to,
             key=row.key,
             value=row.value,
             headers=[*row.headers, (ORIGIN, row.header), (QUERY, self._query)],
@@ -100,5 +100,5 @@ class Topic:
         if (error := self._failure) is None:
             return
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED) or is_refusal(error):
-            raise explain(error, self._kafka, f"an alert cannot be written to the topic {self._name}")
-        raise Interrupted(f"writing to {self._name} failed: {error.str()}")
+            raise explain(error, self._kafka, f"an alert cannot be written to the topic {self.to}")
+        raise Interrupted(f"writing to {self.to} failed: {error.str()}")
