@@ -195,7 +195,7 @@ def test_what_a_killed_process_left_under_way_is_waited_for(delivery):
 
     with status.Reporter(delivery.kafka, delivery.app) as reporter:
         alert = delivery.alert
-        made = session.Session("late", alert.candidates, delivery.to, alert.group, delivery.kafka, reporter)
+        made = session.Session(alert, delivery.kafka, reporter)
         assert made.open(wait)
         made.run(delivery.caught_up)
         made.close()
@@ -208,7 +208,7 @@ def test_a_clean_end_is_not_waited_for(delivery):
     delivery.finish()
     with status.Reporter(delivery.kafka, delivery.app) as reporter:
         alert = delivery.alert
-        made = session.Session("late", alert.candidates, delivery.to, alert.group, delivery.kafka, reporter)
+        made = session.Session(alert, delivery.kafka, reporter)
         assert made.open(lambda seconds: pytest.fail("it waited"))
         made.close()
 

@@ -59,6 +59,12 @@ def test_what_is_on_its_way_is_never_let_go():
         ("departures-x-1", None),
         ("departures-1-²", None),
         ("", None),
+        ("#departures-0-1", None),
+        (",departures-0-1", None),
+        ("departures-0-17#9f86d081", Origin("departures", 0, 17, "#9f86d081")),
+        ("a-0-17,b-c-3-4#9f86d081", Origin("a", 0, 17, ",b-c-3-4#9f86d081")),
+        ("a-0-17,nonsense", Origin("a", 0, 17, ",nonsense")),
+        ("", None),
     ],
 )
 def test_origins_are_read_from_their_text(text, expected):
@@ -161,7 +167,9 @@ class World:
                 self.acknowledge(to)
 
 
-origins = st.builds(Origin, st.just("t"), st.integers(0, 1), st.integers(0, 30))
+# Rows of one event, told apart by a hash, and rows of several events.
+rests = st.sampled_from(["", "", "#a", "#b", ",other-0-3"])
+origins = st.builds(Origin, st.just("t"), st.integers(0, 1), st.integers(0, 30), rests)
 actions = st.one_of(
     st.tuples(st.just("read"), st.integers(0, 1)),
     st.tuples(st.just("read"), st.integers(0, 1)),

@@ -12,6 +12,7 @@ from tests.proof.suites import pytest
 
 DIFFERENTIAL_EXAMPLES = 25  # sequences of up to 25 requests, times the size
 EXAMPLE_S = 20.0  # no sequence takes nearly as long, being made small included
+KILLS = 100  # of a driver that writes topics, times the size
 ROUND_S = 90.0  # no round of any torture takes nearly as long
 SOAK_MINUTES = 1.0  # times the size
 # Rounds of each torture at size 1.
@@ -31,6 +32,16 @@ def differential(run: Run) -> Results:
     timeout_s = 300 + EXAMPLE_S * examples
     pytest(run, sys.executable, ["tests/differential", "--timeout=0"], timeout_s, results, environment=more)
     results.note = f"{examples} sequences"
+    return results
+
+
+def exactly_once(run: Run) -> Results:
+    """Batches into topics, their driver killed at each call, and a hundred times anywhere, on our broker and on Apache Kafka."""
+    results = Results()
+    more = {"MILLSTREAM_TEST_KILLS": str(KILLS * run.size)}
+    words = ["tests/stores/test_topics.py", "-k", "killed", "--timeout=0"]
+    pytest(run, sys.executable, words, 300 + 2 * KILLS * run.size, results, environment=more)
+    results.note = f"{KILLS * run.size} kills"
     return results
 
 
@@ -73,6 +84,7 @@ PARTS = [
     Part("franz-go", "conformance", franz_go.run),
     Part("java", "conformance", java.run),
     Part("apache-kafka", "differential", differential),
+    Part("exactly-once", "torture", exactly_once),
     *(Part(name, "torture", partial(torture, name, rounds)) for name, rounds in TORTURES.items()),
     Part("soak", "torture", soak),
 ]

@@ -55,13 +55,14 @@ def outputs(number: int) -> dict[str, pa.Table]:
 
 def torture(address: str, app: str, folder: Path, batches: int, kills: int) -> None:
     """Fork drivers and kill them. No client exists in this process, so a fork is whole."""
+    outputs(0)  # what Arrow imports at its first use is there before the first fork
     killed = 0
     while killed < kills:
         child = os.fork()
         if not child:
             drive(address, app, folder, sys.maxsize)
             os._exit(0)
-        time.sleep(random.uniform(0.01, 0.25))
+        time.sleep(random.uniform(0.02, 0.6))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         killed += 1

@@ -11,7 +11,8 @@ import pytest
 from millstream.postgresql.connect import connect
 from millstream.postgresql.server import Server
 from millstream.settings import MillstreamError, Settings
-from millstream.stores.postgresql import read, tables
+from millstream.stores import read
+from millstream.stores.postgresql import tables
 from millstream.stores.reading import order
 
 HOUR = datetime(2013, 1, 1, tzinfo=UTC)

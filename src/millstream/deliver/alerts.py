@@ -1,13 +1,17 @@
-"""Alerts, each once: from the candidates that Spark writes in real-time mode to the alert's topic, without its repeats.
+"""Alerts, each once: from the candidates that Spark writes in real-time mode to each alert's sink, without their repeats.
 
 Spark's sink writes at least once: after a crash it computes up to a batch again and writes the same candidates again, at new
-offsets, between others, perhaps to other partitions. This process may be killed anywhere, too. Still every alert must stand in
-its topic once. An alert's identity is its `origin` header, which names the event that caused it, so two candidates of one origin
-are one alert, and one event raises at most one alert of a query.
+offsets, between others, perhaps to other partitions. This process may be killed anywhere, too. Still every alert must reach its
+sink once. An alert's identity is the text of its `origin` header: the events that caused it and, where one event may raise
+several alerts, a hash of the row. So two candidates of one origin are one alert. Nothing here looks into the text but for the
+place of the first event, by which the bounds of the memory are kept (`seen.py`).
+
+The parts: `session.py` passes rows from the feed (`feed.py`: candidates, repeats, progress) to the sink (`sink.py`: the contract;
+`sinks/`: one module a kind). What follows is about sinks that can tell what they hold, as a topic can.
 
 How it works
 ------------
-The alert's topic itself is the record of what was written; there is no second one that could disagree.
+The sink itself, here the alert's topic, is the record of what was written; there is no second one that could disagree.
 
 1. Candidates are read in their order and forwarded unless their origin was written before (`seen.py`). The producer is
    idempotent, so that its own retries, also across a crash of the broker, write once.
@@ -53,12 +57,11 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import cast
 
-from millstream.app.outputs import TopicSink
 from millstream.app.query import Delivery
 from millstream.client.wait import wait_for_kafka
-from millstream.deliver.session import Interrupted, Session
+from millstream.deliver.session import Session
+from millstream.deliver.sink import Interrupted
 from millstream.monitor.status import Reporter
 from millstream.settings import Kafka, Unreachable
 
@@ -90,7 +93,7 @@ def run(
         workers = [
             threading.Thread(
                 target=_work,
-                args=(alert.query, alert, kafka, reporter, opened, halt),
+                args=(alert, kafka, reporter, opened, halt),
                 name=f"deliver {alert.query}",
             )
             for alert in deliveries
@@ -121,14 +124,12 @@ class _Halt:
         return self._stop.wait(seconds) or self.is_set()
 
 
-def _work(
-    name: str, alert: Delivery, kafka: Kafka, reporter: Reporter, opened: queue.SimpleQueue[None], halt: _Halt
-) -> None:
+def _work(alert: Delivery, kafka: Kafka, reporter: Reporter, opened: queue.SimpleQueue[None], halt: _Halt) -> None:
     """Deliver one alert, in session after session: one that the log breaks off is followed by another, as after a crash."""
     first = True
     try:
         while not halt.is_set():
-            session = Session(name, alert.candidates, cast(TopicSink, alert.sink).name, alert.group, kafka, reporter)
+            session = Session(alert, kafka, reporter)
             try:
                 if session.open(halt.wait) and first:
                     first = False

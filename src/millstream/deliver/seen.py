@@ -1,44 +1,63 @@
 """Which alerts have been written: a memory of origins with a bound, exact for what is recent, and honest about the rest.
 
-An origin is the topic, partition and offset of the event that caused an alert. The recent ones are kept in the order in which
-they were written. When there are too many, the oldest are let go, and for each source partition the highest offset let go is
-kept: its floor. At or above the floor the memory is complete: an origin that is not in it has never been written. Below the
-floor an unknown origin may have been written long ago, and only the alert's topic can tell: `History` is what it says.
+An origin names the events that caused an alert; its place is that of the first: topic, partition, offset. The recent ones are
+kept in the order in which they were written. When there are too many, the oldest are let go, and for each source partition the
+highest offset let go is kept: its floor. At or above the floor the memory is complete: an origin whose place is there and that
+is not in it has never been written, since each that was let go has its own place below the floor. That needs only that a place
+follows from the origin alone: so origins of several causes, or several origins of one place (rows of one event, told apart by a
+hash), are as exact. Below the floor an unknown origin may have been written long ago, and only the alert's topic can tell:
+`History` is what it says.
 
 Everything here is a value: no clock, no log, no thread.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-MAX_RECENT = (
-    100_000  # about 20 MB, and half a second to read back at the start; older origins are looked up in the topic
-)
-MAX_HISTORY = 2_000_000  # about 200 MB; a repeat of an origin older than these is not recognised and goes out again
+# About 20 MB, and half a second to read back at the start; older origins are looked up in the topic.
+MAX_RECENT = 100_000
+# About 200 MB (400 MB with hashes); a repeat of an origin older than these is not recognised and goes out again.
+MAX_HISTORY = 2_000_000
+MAX_REST = 71  # characters of an origin behind its first cause; a longer text is remembered by its SHA-256
 
 
 class Origin(NamedTuple):
-    """Where the cause of an alert stands: topic, partition and offset."""
+    """The identity of an alert: its causes, and what tells rows of the same causes apart.
+
+    As text: "<topic>-<partition>-<offset>", several causes divided by ",", then perhaps "#" and a hash of the row. The first
+    cause is taken apart, because the bounds of the memory are kept by it; all that follows is one opaque word.
+    """
 
     topic: str
     partition: int
     offset: int
+    rest: str = ""  # what follows the first cause, as it is, or its SHA-256 where that is shorter
 
     @classmethod
     def parse(cls, text: str) -> Origin | None:
-        """Read "<topic>-<partition>-<offset>"; None when it is something else."""
-        topic, _, rest = text.rpartition("-")
+        """Read the text form; None when its first cause is something else."""
+        end = min(len(text), *(place for mark in ",#" if (place := text.find(mark)) >= 0), len(text))
+        topic, _, offset = text[:end].rpartition("-")
         topic, _, partition = topic.rpartition("-")
-        if not topic or not (partition.isascii() and partition.isdigit() and rest.isascii() and rest.isdigit()):
+        if not topic or not all(number.isascii() and number.isdigit() for number in (partition, offset)):
             return None
-        return cls(topic, int(partition), int(rest))
+        rest = text[end:]
+        if len(rest) > MAX_REST:
+            rest = "sha256:" + hashlib.sha256(rest.encode()).hexdigest()
+        return cls(topic, int(partition), int(offset), rest)
+
+    @classmethod
+    def of(cls, header: bytes | None) -> Origin | None:
+        """Read the header of a candidate or an alert; None for what is no identity."""
+        return cls.parse((header or b"").decode(errors="replace"))
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}-{self.offset}"
+        return f"{self.topic}-{self.partition}-{self.offset}{self.rest}"
 
 
 class Verdict(Enum):

@@ -11,7 +11,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from millstream.postgresql.connect import Connection, connect
+from millstream.postgresql.connect import CONNECT_S, Connection, connect
 from millstream.settings import MillstreamError, Settings
 from millstream.stores.checkpoints import exists, owners
 from millstream.stores.store import Rows, Stored
@@ -106,11 +106,15 @@ def head(connection: Connection, app: str, name: str, *, limit: int, count_to: i
     return Head([(c.name, c.type_code) for c in cursor.description or ()], rows, total)
 
 
-def tables(settings: Settings, app: str | None = None, *, count: bool = False) -> list[Stored]:
-    """Return the tables in the schema of an application, or of each that has ever written a view, and who keeps them."""
-    with connect(
-        settings.postgres, autocommit=True, statement_timeout_s=STATEMENT_S, options="-c timezone=UTC"
-    ) as connection:
+def tables(
+    settings: Settings, app: str | None = None, *, count: bool = False, connect_s: int = CONNECT_S
+) -> list[Stored]:
+    """Return the tables in the schema of an application, or of each that has ever written a view, and who keeps them.
+
+    count: count their rows, too.   connect_s: how long the server may take to answer.
+    """
+    more = {"statement_timeout_s": STATEMENT_S, "connect_timeout": connect_s, "options": "-c timezone=UTC"}
+    with connect(settings.postgres, autocommit=True, **more) as connection:  # type: ignore[arg-type]
         try:
             found = _stored(connection, app)
             return [_counted(connection, one) for one in found] if count else found

@@ -1,0 +1,1 @@
+"""Sinks by kind: each module has `connect(delivery, kafka)`."""
