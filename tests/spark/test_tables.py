@@ -9,6 +9,7 @@ from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
 from millstream.spark.tables import TableCopies, frame_of
 from tests.brokers import fresh
+from tests.spark.streams import Memory
 from tests.spark.test_rows import change
 
 pytestmark = pytest.mark.system
@@ -33,28 +34,6 @@ class Planes:
         self.send.flush()
 
 
-class Memory:
-    """A stream of tail numbers that a test feeds by hand: each `add` is one batch."""
-
-    def __init__(self, spark, number):
-        from pyspark.sql import DataFrame
-
-        self._jvm = jvm = spark._jvm
-        self._stream = jvm.org.apache.spark.sql.execution.streaming.runtime.MemoryStream(
-            number,
-            spark._jsparkSession,
-            jvm.scala.Option.apply(None),
-            jvm.org.apache.spark.sql.Encoders.STRING(),
-        )
-        self.frame = DataFrame(self._stream.toDF(), spark).withColumnRenamed("value", "tail")
-
-    def add(self, *rows):
-        array = self._jvm.java.util.ArrayList()
-        for row in rows:
-            array.add(row)
-        self._stream.addData(self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(array).toSeq())
-
-
 @pytest.fixture
 def planes(kafka):
     return Planes(kafka)
@@ -72,11 +51,11 @@ def table(spark, kafka, planes, tmp_path):
 @pytest.mark.parametrize("broadcast", [True, False])
 @pytest.mark.parametrize("how", ["inner", "left", "aggregate behind"])
 def test_each_batch_has_the_table_as_it_is_when_the_batch_begins(spark, planes, table, how, broadcast):
-    stream = Memory(spark, 1)
+    stream = Memory(spark)
     threshold = spark.conf.get("spark.sql.autoBroadcastJoinThreshold")
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", threshold if broadcast else "-1")
     name = fresh("q").replace("-", "_")
-    joined = stream.frame.join(table(), "tail", "left" if how == "left" else "inner")
+    joined = stream.frame.withColumnRenamed("value", "tail").join(table(), "tail", "left" if how == "left" else "inner")
     if how == "aggregate behind":
         joined = joined.groupBy("tail", "seats").count()
     mode = "update" if how == "aggregate behind" else "append"
@@ -104,9 +83,9 @@ def test_each_batch_has_the_table_as_it_is_when_the_batch_begins(spark, planes, 
 
 
 def test_a_new_column_ends_the_query_which_then_begins_with_it(spark, planes, table):
-    stream = Memory(spark, 2)
+    stream = Memory(spark)
     planes.put("N1", seats=1)
-    query = stream.frame.join(table(), "tail").writeStream.format("noop").start()
+    query = stream.frame.withColumnRenamed("value", "tail").join(table(), "tail").writeStream.format("noop").start()
     stream.add("N1")
     query.processAllAvailable()
     planes.columns(tail="string", seats="long", year="long")

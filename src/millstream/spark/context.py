@@ -13,7 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millstream.app.query import Query
-from millstream.settings import Kafka
+from millstream.settings import Kafka, MillstreamError, Settings
+from millstream.spark import replay
+from millstream.spark.analysis import stateful
+from millstream.spark.session import Writer, is_local
 from millstream.spark.tables import TableCopies
 
 
@@ -23,20 +26,23 @@ class Context:
 
     spark: SparkSession
     app: str
-    kafka: Kafka
-    conninfo: str = field(repr=False)  # of the store of views
-    data: Path
+    settings: Settings
     tables: TableCopies
     wrote: Callable[[str, int], None] = lambda query, rows: None  # told by a query that writes its rows itself
     raised: dict[str, BaseException] = field(default_factory=dict)  # what a query's batch function raised last
 
+    @property
+    def kafka(self) -> Kafka:
+        """The address of the log."""
+        return self.settings.log
+
     def checkpoint(self, query: str) -> Path:
         """The folder of a query's checkpoint: offsets, commits and state."""
-        return self.data.absolute() / "checkpoints" / self.app / query
+        return replay.checkpoint(self.settings, self.app, query)
 
     def aside(self, query: str) -> Path:
         """Where a query's checkpoint goes when another takes its place; the time is added to the name."""
-        return self.data.absolute() / "replaced" / self.app / query
+        return replay.aside(self.settings, self.app, query)
 
     def query_id(self, query: str) -> str:
         """The identity of the query's checkpoint, which a new checkpoint changes. Known once the query has started."""
@@ -64,10 +70,17 @@ class Context:
         self, frame: DataFrame, name: str, mode: str, every: timedelta, *, realtime: bool = False
     ) -> DataStreamWriter:
         """Return a stream writer as `writer` does, for a query that no application declares."""
+        kept = stateful(frame)
+        if kept and self.settings.checkpoints is None and not is_local(str(self.spark.sparkContext.master)):
+            raise MillstreamError(
+                f"query {name!r} keeps state ({kept[0]}), which the workers of {self.spark.sparkContext.master} would lose with"
+                " their disks: give `checkpoints`, a folder that the driver and every worker have under the same path."
+            )
         interval = f"{max(1, every // timedelta(milliseconds=1))} milliseconds"
         trigger = {"realTime": interval} if realtime else {"processingTime": interval}
         return (
-            frame.writeStream.queryName(name)
+            Writer(frame, realtime=realtime)
+            .queryName(name)
             .outputMode(mode)
             .option("checkpointLocation", self.checkpoint(name).as_uri())
             .trigger(**trigger)  # type: ignore[call-overload]

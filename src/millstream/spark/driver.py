@@ -77,7 +77,7 @@ class Driver:
         self._began: set[str] = set()
         self._side = ThreadPoolExecutor(1, thread_name_prefix="millstream-late")
         self._commits = Commits(context.kafka, context.app)
-        self._dropped = context.data / "dropped" / context.app
+        self._dropped = context.settings.data / "dropped" / context.app
         self._listener = Listener(self._events.put, self)
         self._spark.streams.addListener(self._listener)
 

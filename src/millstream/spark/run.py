@@ -16,7 +16,7 @@ from millstream.settings import Settings
 from millstream.spark.context import Context
 from millstream.spark.driver import Driver, SparkDied
 from millstream.spark.pickling import send_applications_by_value
-from millstream.spark.session import local_slots, session, work_folder
+from millstream.spark.session import local_slots, session, table_folder
 from millstream.spark.tables import TableCopies
 
 __all__ = ["SparkDied", "run"]
@@ -45,8 +45,8 @@ def run(
     send_applications_by_value()
     with Reporter(settings.log, app.name) as reporter:
         names = [i.name for q in queries for i in q.states]
-        copies = TableCopies(settings.log, names, work_folder(settings.data) / "tables", partial(_tell, reporter))
-        context = Context(spark, app.name, settings.log, settings.postgres, settings.data, copies)
+        copies = TableCopies(settings.log, names, table_folder(settings), partial(_tell, reporter))
+        context = Context(spark, app.name, settings, copies)
         driver = Driver(context, reporter, stop)
         try:
             copies.start()

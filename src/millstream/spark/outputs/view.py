@@ -142,7 +142,7 @@ class ViewTable:
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             name = f"millstream {self._context.app}.{self._query.name}"
-            self._connection = connect(self._context.conninfo, application=name, autocommit=True)
+            self._connection = connect(self._context.settings.postgres, application=name, autocommit=True)
         return self._connection
 
 
