@@ -17,12 +17,12 @@ def log(monkeypatch):
     """What was committed, by group; `away` while the log is, `held` while it takes its time."""
 
     class Log:
-        away = False
-        held = threading.Event()
-        taken: list[tuple[str, dict]] = []
+        def __init__(self):
+            self.away = False
+            self.held = threading.Event()
+            self.taken = []
 
     log = Log()
-    log.taken, log.held = [], threading.Event()
     log.held.set()
 
     def commit(kafka, group, offsets):

@@ -12,7 +12,7 @@ def test_the_first_event_that_fails(bad):
 
     def fails(part):
         runs.append(part)
-        topic, partition, begin, end = part
+        _, partition, begin, end = part
         return partition == 1 and begin <= bad < end
 
     assert halve([("t", 0, 0, 400), ("t", 1, 10, 1000)], fails) == ("t", 1, bad, bad + 1)
