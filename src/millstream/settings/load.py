@@ -17,7 +17,9 @@ from millstream.settings.spark import options as spark_options
 FILE = "millstream.toml"
 _KNOWN = ("data", "cache", "kafka", "postgres", "spark", "checkpoints", "sources", "console_origins")
 _SOURCE_VARIABLE = "MILLSTREAM_SOURCE_"
-_ADDRESSES = ("MILLSTREAM_KAFKA", "MILLSTREAM_KAFKA_OPTIONS", "MILLSTREAM_POSTGRES", "MILLSTREAM_SPARK")
+# Beside data and cache, which a child always gets.
+_ADDRESSES = ("KAFKA", "KAFKA_OPTIONS", "POSTGRES", "SPARK", "SPARK_OPTIONS", "CHECKPOINTS", "CONSOLE_ORIGINS")
+_VARIABLES = tuple(f"MILLSTREAM_{name}" for name in _ADDRESSES)
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class Settings:
     postgres: str = field(default="", repr=False)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark: str = ""
-    console_origins: tuple[str, ...] = ()
     spark_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoints: Path | None = None
+    console_origins: tuple[str, ...] = ()
 
     @classmethod
     def embedded(cls, data: Path) -> Settings:
@@ -102,10 +104,10 @@ class Settings:
     def environment(self) -> dict[str, str]:
         """Return the variables from which a child process loads these settings and nothing else (see `inherited`).
 
-        Addresses that our own environment has beside them are blanked.
+        What our own environment has beside them is blanked.
         """
         variables = {
-            **{name: "" for name in os.environ if name.startswith(_SOURCE_VARIABLE) or name in _ADDRESSES},
+            **{name: "" for name in os.environ if name.startswith(_SOURCE_VARIABLE) or name in _VARIABLES},
             "MILLSTREAM_DATA": str(self.data.absolute()),
             "MILLSTREAM_CACHE": str(self.cache.absolute()),
         }

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from millstream.app.inputs import Topic
 from millstream.app.query import Query
 from millstream.settings import MillstreamError
+from millstream.settings.files import replace
 from millstream.spark import pipeline
 from millstream.spark.context import Context
 from millstream.spark.inputs.topic import with_watermark
@@ -189,12 +190,7 @@ class Record:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         content = {"version": VERSION, "forgotten": self._forgotten, "since": self.since, "offsets": self.offsets}
         line = json.dumps(content).encode() + b"\n"
-        part = self._path.with_suffix(".part")
-        with part.open("wb") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        replace(self._path, line)
         self._size = self._whole = len(line)
 
 

@@ -17,13 +17,13 @@ A crash between any two steps does no harm: the marker goes last, and obeying it
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from millstream.settings import MillstreamError, Settings
+from millstream.settings.files import replace, sync_folder
 
 VERSION = 1
 Offsets = Mapping[tuple[str, int], int]
@@ -54,7 +54,7 @@ def mark(data: Path, app: str, query: str, offsets: Offsets) -> Path:
     path = _marker(data, app, query)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"version": VERSION, "at": datetime.now(UTC).isoformat(), "offsets": _by_topic(offsets)}
-    _write(path, json.dumps(content).encode())
+    replace(path, json.dumps(content).encode())
     return path
 
 
@@ -77,7 +77,7 @@ def obey(settings: Settings, app: str, starts: Callable[[set[str]], Offsets] = l
             _put_aside(where, to.with_name(f"{to.name}-{at:%Y%m%dT%H%M%S.%fZ}"))
         _begin(where, offsets)
         path.unlink()
-        _sync(path.parent)
+        sync_folder(path.parent)
         done[query] = offsets
     return done
 
@@ -89,7 +89,7 @@ def _put_aside(old: Path, to: Path) -> None:
         shutil.rmtree(old)
         return
     old.rename(to)
-    _sync(to.parent)
+    sync_folder(to.parent)
 
 
 def _begin(where: Path, offsets: Offsets) -> None:
@@ -97,9 +97,9 @@ def _begin(where: Path, offsets: Offsets) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     source = fresh / "sources" / "0"
     source.mkdir(parents=True)
-    _write(source / "0", b"\0v1\n" + json.dumps(_by_topic(offsets), separators=(",", ":")).encode())
+    replace(source / "0", b"\0v1\n" + json.dumps(_by_topic(offsets), separators=(",", ":")).encode())
     fresh.rename(where)
-    _sync(where.parent)
+    sync_folder(where.parent)
 
 
 def _read(path: Path) -> tuple[datetime, dict[tuple[str, int], int]]:
@@ -125,21 +125,3 @@ def _by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
     return found
-
-
-def _write(path: Path, content: bytes) -> None:
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
