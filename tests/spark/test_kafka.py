@@ -78,22 +78,3 @@ def test_rows_as_messages(spark):
     plain = messages(frame.drop("_origin"), ())
     assert plain.columns == ["key", "value"]
     assert plain.collect()[0].key is None
-
-
-@pytest.mark.system
-def test_a_large_dead_letter_is_cut(spark):
-    from millstream.app.inputs import Topic
-    from millstream.event import Event
-    from millstream.spark.outputs.dead_letters import MAX_VALUE_BYTES, letters
-
-    class Small(Event):
-        name: str
-
-    row = (b"\xff", bytearray(b"x" * (MAX_VALUE_BYTES + 5)), "t", 0, 3, datetime(2026, 1, 1, tzinfo=UTC))
-    types = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
-    [letter] = letters(spark.createDataFrame([row], types), [Topic("t", Small)]).collect()
-    body = json.loads(letter.value)
-    assert letter.key == b"t-0-3"
-    assert (len(body["value"]), body["size"]) == (MAX_VALUE_BYTES, MAX_VALUE_BYTES + 5)
-    assert (body["key"], body["key_encoding"]) == ("/w==", "base64")
-    assert "encoding" not in body

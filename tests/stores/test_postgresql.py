@@ -39,12 +39,17 @@ def table(**columns: Any) -> pa.Table:
 
 
 def write(
-    db: psycopg.Connection[Any], rows: pa.Table, batch: int, key: list[str] | None = None, query_id: uuid.UUID = FIRST
+    db: psycopg.Connection[Any],
+    rows: pa.Table,
+    batch: int,
+    key: list[str] | None = None,
+    query_id: uuid.UUID = FIRST,
+    whole: bool = False,
 ) -> Any:
     target = Target.of("app", "view", rows.schema, key or ["k"])
     claim = Claim("app", "view", "host:/data", str(query_id))
     postgresql.prepare(db, target, claim)
-    return postgresql.apply(db, target, rows, claim=claim, batch_id=batch)
+    return postgresql.apply(db, target, rows, claim=claim, batch_id=batch, whole=whole)
 
 
 def noted(db: psycopg.Connection[Any]) -> tuple[uuid.UUID, int]:
@@ -62,6 +67,30 @@ def test_rows_replace_those_with_their_key_and_the_last_counts(db: psycopg.Conne
     assert write(db, table(k=["a", "b"], n=[1, 2]), 0) == 2
     assert write(db, table(k=["b", "c", "b"], n=[3, 4, 5]), 1) == 3
     assert everything(db) == [("a", 1), ("b", 5), ("c", 4)]
+
+
+@pytest.mark.system
+def test_a_whole_table_is_stored_as_the_difference(db: psycopg.Connection[Any]) -> None:
+    def versions() -> dict[Any, Any]:
+        return dict(db.execute("SELECT k, xmin::text FROM app.view").fetchall())
+
+    write(db, table(k=["a", "b", None], n=[1, 2, 3]), 0, whole=True)
+    before = versions()
+    write(db, table(k=["b", None, "c", "a"], n=[2, 4, 5, 6]), 1, whole=True)
+    assert everything(db) == [("a", 6), ("b", 2), ("c", 5), (None, 4)]
+    assert {k for k, version in versions().items() if before.get(k) == version} == {"b"}
+    write(db, table(k=["b"], n=[2]), 2, whole=True)
+    assert everything(db) == [("b", 2)]
+    assert write(db, table(k=["z"], n=[0]), 1, whole=True) is None
+    write(db, table(k=["b"], n=[2]).slice(0, 0), 3, whole=True)
+    assert everything(db) == []
+
+
+@pytest.mark.system
+def test_a_whole_table_of_keys_alone(db: psycopg.Connection[Any]) -> None:
+    write(db, table(k=["a", "b"], j=[1, None]), 0, ["k", "j"], whole=True)
+    write(db, table(k=["b", "b"], j=[None, 2]), 1, ["k", "j"], whole=True)
+    assert everything(db) == [("b", 2), ("b", None)]
 
 
 @pytest.mark.system

@@ -77,7 +77,7 @@ class Driver:
         self._began: set[str] = set()
         self._side = ThreadPoolExecutor(1, thread_name_prefix="millstream-late")
         self._commits = Commits(context.kafka, context.app)
-        self._dropped = context.data / "dropped" / context.app
+        self._dropped = context.settings.data / "dropped" / context.app
         self._listener = Listener(self._events.put, self)
         self._spark.streams.addListener(self._listener)
 
@@ -146,10 +146,9 @@ class Driver:
         except BaseException as error:
             self._events.put(partial(self._not_started, job, error))
             return
-        if self._stop.is_set():
-            _end(running)  # too late: the driver no longer counts it in
-            return
         self._events.put(partial(self._started, job, running))
+        if self._stop.is_set():
+            _end(running)  # the driver may no longer look at the news
 
     def _not_started(self, job: _Job, error: BaseException) -> None:
         job.starting = False
@@ -158,14 +157,20 @@ class Driver:
             raise SparkDied("Spark's process no longer answers; its last lines are in the log above.") from error
         self._fail(job, failure(error))
 
+    def registered(self, name: str, query: str, run: str) -> None:
+        """A query is about to run: what is told of it from now on has its run's id."""
+        job = self._jobs.get(name)
+        if job is None or not job.starting:  # of another application on the same session
+            return
+        self._by_run[run] = job
+        if job.query is not None:
+            job.record = late.Record(self._dropped / name / query)
+            job.facts.dropped = job.record.total
+
     def _started(self, job: _Job, running: StreamingQuery) -> None:
         job.starting, job.running = False, running
-        self._by_run[str(running.runId)] = job
-        if job.query is not None:
-            job.record = late.Record(self._dropped / job.name / str(running.id))
-            job.facts.dropped = job.record.total
         self._report(job)
-        if not running.isActive:  # it ended before we knew its name, so its end was not heard
+        if not running.isActive:  # its end was news before this
             self.terminated(str(running.runId))
 
     def _fail(self, job: _Job, failure: Failure) -> None:
@@ -207,9 +212,10 @@ class Driver:
 
     def terminated(self, run: str) -> None:
         """A query has ended, of itself or because it was told to."""
-        job = self._by_run.pop(run, None)
-        if job is None or self._stop.is_set():
+        job = self._by_run.get(run)
+        if job is None or job.starting or self._stop.is_set():
             return
+        del self._by_run[run]
         self._began.add(job.name)
         self._check_alive()
         self._fail(job, self._why(job))

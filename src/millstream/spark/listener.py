@@ -19,6 +19,9 @@ from pyspark.sql.streaming.listener import (
 class Listening(Protocol):
     """Who wants to know of queries, by the id of their run."""
 
+    def registered(self, name: str, query: str, run: str) -> None:
+        """A query of a name is about to run; `query` is its id, which its checkpoint keeps."""
+
     def began(self, run: str) -> None:
         """A query has planned its first batch, or found nothing to do."""
 
@@ -37,7 +40,8 @@ class Listener(StreamingQueryListener):
         self._listening = listening
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing yet: a query has begun when it has planned a batch."""
+        """A query is about to run. Spark calls this before its start returns, and before anything else that it tells of it."""
+        self._put(partial(self._listening.registered, event.name or "", str(event.id), str(event.runId)))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch has ended."""

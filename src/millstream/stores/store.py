@@ -110,6 +110,8 @@ class Kept(Protocol):
     def apply(self, rows: pa.Table, *, query_id: str, batch_id: int, whole: bool = False) -> int | None:
         """Write a batch as a whole, once: rows replace those of their key. None: it was there already, nothing is written.
 
+        whole: the rows are all that the table is to hold: others are removed.
+
         Raises MillstreamError when the table belongs to somebody else, or a value cannot be held; then nothing is written.
         """
 

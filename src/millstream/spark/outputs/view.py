@@ -125,9 +125,8 @@ class ViewTable:
         whole: the rows are all that the view is to hold.
         """
         query_id = self._context.query_id(self._query.name)
-        self._context.wrote(
-            self._query.name, self._kept.apply(rows, query_id=query_id, batch_id=number, whole=whole) or 0
-        )
+        sent = self._kept.apply(rows, query_id=query_id, batch_id=number, whole=whole)
+        self._context.wrote(self._query.name, sent or 0)
 
 
 def _write_groups(table: ViewTable, batch: DataFrame, number: int) -> None:
