@@ -31,6 +31,8 @@ import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.app.inputs import Topic
+from millstream.app.names import candidates
+from millstream.app.outputs import Alert
 from millstream.app.query import Query
 from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
@@ -38,7 +40,7 @@ from millstream.demo import data
 from millstream.demo.flights import Departure
 from millstream.event import encode
 from millstream.settings import Kafka, Settings
-from millstream.spark import alerts
+from millstream.spark import pipeline
 from millstream.spark.context import Context
 from millstream.spark.session import local_slots, session
 from millstream.spark.tables import TableCopies
@@ -110,14 +112,14 @@ def run(context: Context, realtime: bool, events: Events, rate: float, number: i
     name = f"{'realtime' if realtime else 'batches'}_{number}"
     topic = Topic(f"departures_{name}", Departure, key="tailnum", event_time="departed_at", partitions=PARTITIONS)
     every = commit if realtime else timedelta(milliseconds=1)
-    query = Query(name, "alert", (topic,), lambda d: d, name, ("tailnum",), realtime, every)
-    output = alerts.candidates(context.app, name)
+    query = Query(name, (topic,), lambda d: d, Alert(name, ("tailnum",)), realtime, every)
+    output = candidates(context.app, name)
     ensure_topics(context.kafka, [(topic.name, PARTITIONS, {}), (output, PARTITIONS, {})])
     sent, arrived = [0.0] * len(events.messages), [0.0] * len(events.messages)
     stop = threading.Event()
     reader = threading.Thread(target=receive, args=(context.kafka, output, events, arrived, stop), daemon=True)
     reader.start()
-    running = alerts.start(context, query)
+    running = pipeline.start(context, query)
     client = producer(context.kafka, linger_ms=0)
     try:
         send(client, topic.name, events, sent, rate, slice(WARM_UP))

@@ -21,8 +21,11 @@ DEADLINE_S = 30.0
 class Broker:
     """Our broker in a subprocess, on a port of its own that it keeps when it is started again."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
+        self.environment = environment
         self.settings = [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
         self.process: subprocess.Popen[str] | None = None
         self.address = "127.0.0.1:0"
@@ -35,7 +38,9 @@ class Broker:
         command = [sys.executable, "-m", "millstream.broker", "--data", str(self.folder), "--listen", self.address]
         command += self.settings
         with (self.folder.parent / "broker.log").open("a") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
+            )
         assert self.process.stdout is not None
         word, _, facts = self.process.stdout.readline().partition(" ")
         assert word == "ready", f"the broker did not start: {(self.folder.parent / 'broker.log').read_text()[-2000:]}"

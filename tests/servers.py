@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,21 @@ from millstream.client.admin import end_offsets
 from millstream.settings import Kafka
 
 CAPTURE = """
-import json, logging, signal, sys, threading
+import json, logging, signal, sys, threading, time
 from pathlib import Path
 from millstream import capture
 from millstream.app.inputs import Table
 from millstream.app.sources import PostgresTable
+from millstream.settings.failpoints import tripped
 from millstream.settings import Kafka
 logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
 facts = json.loads(sys.argv[1])
 stop = threading.Event()
+for name, seconds in facts["held"].items():
+    def hold(seconds=seconds, then=tripped.get(name, lambda: None)):
+        time.sleep(seconds)
+        then()
+    tripped[name] = hold
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 tables = [Table(name, PostgresTable("ops", table, schema)) for name, schema, table in facts["tables"]]
 capture.run(facts["app"], facts["source"], facts["conninfo"], tables, Kafka(facts["kafka"]), state=Path(facts["state"]),
@@ -45,10 +51,17 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 30.0) 
 
 
 class CaptureProcess:
-    """A capture in a process of its own."""
+    """A capture in a process of its own. held: seconds by failpoint, for which every pass of it is held up."""
 
     def __init__(
-        self, app: str, conninfo: str, tables: Sequence[Table], kafka: Kafka, state: Path, failpoint: str = ""
+        self,
+        app: str,
+        conninfo: str,
+        tables: Sequence[Table],
+        kafka: Kafka,
+        state: Path,
+        failpoint: str = "",
+        held: Mapping[str, float] | None = None,
     ) -> None:
         facts = {
             "app": app,
@@ -56,6 +69,7 @@ class CaptureProcess:
             "conninfo": conninfo,
             "kafka": kafka.bootstrap,
             "state": str(state),
+            "held": dict(held or {}),
             "tables": [(t.name, t.source.schema, t.source.table) for t in tables],
         }
         state.mkdir(parents=True, exist_ok=True)

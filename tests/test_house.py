@@ -117,12 +117,37 @@ def test_nothing_imports_in_circles_not_even_for_types():
     assert circles == CIRCLES, "\n".join(f"a circle: {sorted(circle)}" for circle in circles - CIRCLES)
 
 
+def test_batch_headers_are_read_by_name():
+    """A raw header is indexed by the names of log/head.py: no `head[5]`."""
+    wrong = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node)}"
+        for room in ("protocol", "log", "broker")
+        for path in (SOURCE / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("head", "header", "said", "came")
+        and isinstance(node.slice, ast.Constant)
+        and isinstance(node.slice.value, int)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     "module",
     ["millstream", "millstream.cli", "millstream.broker", "millstream.spark", "millstream.app", "millstream.capture"],
 )
 def test_light_modules_load_nothing_heavy(module):
     code = f"import sys, {module}; print([m for m in ('pyspark', 'pandas', 'pyarrow', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["millstream", "millstream.cli", "millstream.testing", "millstream.testing.plugin"])
+def test_what_everybody_imports_loads_no_client_either(module):
+    """pytest loads the plugin in every run of every project of an environment that has Millstream."""
+    heavy = ("pyspark", "pandas", "pyarrow", "numpy", "psycopg", "confluent_kafka", "starlette", "msgspec")
+    code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

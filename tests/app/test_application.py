@@ -3,6 +3,7 @@ from datetime import datetime, timedelta
 import pytest
 
 import millstream as ms
+from millstream.app.outputs import Stream
 from millstream.settings import MillstreamError
 
 
@@ -31,26 +32,9 @@ def test_decorators_return_the_function_and_declare_a_query(app, readings):
 
     assert enriched(type("Fake", (), {"join": lambda self, *a: a})(), "s") == ("s", "sensor")
     query = app.queries["enriched"]
-    assert (query.kind, query.to, query.key, query.every) == ("stream", "enriched", ("sensor",), timedelta(seconds=2))
-    assert query.topics == (readings,)
-    assert query.tables == (sensors,)
-
-
-def test_describe_is_plain_and_whole(app, readings):
-    import json
-
-    @app.view(readings, key="sensor")
-    def latest(readings):
-        return readings
-
-    @app.alert(readings, to="hot")
-    def hot(readings):
-        return readings.where("value > 100")
-
-    described = json.loads(json.dumps(app.describe()))
-    assert [q["name"] for q in described["queries"]] == ["latest", "hot"]
-    assert described["topics"][0]["fields"][2] == {"name": "at", "kind": "timestamp", "nullable": False}
-    assert described["queries"][1]["realtime"] is True
+    assert query.output == Stream("enriched", ("sensor",)) and query.every == timedelta(seconds=2)
+    assert query.streams == (readings,)
+    assert query.states == (sensors,)
 
 
 def one(readings):
@@ -63,10 +47,12 @@ def two(readings, more):
 
 WRONG = [
     (lambda app, t: app.view(t, key="sensor")(two), "names 1 inputs but the function takes 2"),
-    (lambda app, t: app.view(key="sensor")(one), "first input must be a topic"),
+    (lambda app, t: app.view(key="sensor")(one), "name the topics and tables that it reads"),
     (lambda app, t: app.view("readings", key="sensor")(one), "inputs are what app.topic"),
     (lambda app, t: app.view(t, key=[])(one), "columns that identify"),
-    (lambda app, t: app.stream(t, to="readings")(one), "already has a topic of that name"),
+    (lambda app, t: app.stream(t, to="readings")(one), "the query reads this topic"),
+    (lambda app, t: [app.stream(t, to="x", name=n)(one) for n in ("a", "b")], "already has a topic of that name"),
+    (lambda app, t: app.view(t, t, key="sensor")(two), "is named twice"),
     (lambda app, t: app.stream(t, to="_x")(one), "kept for Millstream"),
     (lambda app, t: app.alert(t, to="x", latency="fast")(one), "latency must be"),
     (lambda app, t: app.alert(t, to="x", every="1 second")(one), "at least 5 seconds"),
@@ -88,3 +74,13 @@ def test_realtime_alerts_take_no_tables(app, readings):
     sensors = app.table("sensors", source=ms.postgres("ops", table="sensors"))
     with pytest.raises(MillstreamError, match=r"join it in an @app\.stream first"):
         app.alert(readings, sensors, to="x")(two)
+
+
+def test_a_query_writes_a_declared_topic_that_others_read(app, readings):
+    hot = app.topic("hot", Reading, key="sensor", event_time="at")
+    app.stream(readings, to=hot, key="sensor", name="filtered")(one)
+    app.view(hot, key="sensor", name="latest")(one)
+    assert app.queries["filtered"].output == Stream("hot", ("sensor",))
+    assert app.queries["latest"].streams == (hot,)
+    with pytest.raises(MillstreamError, match="declared by another application"):
+        ms.App("other").stream(readings, to=hot, name="again")(one)

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Producer
 
 from millstream.protocol.messages.metadata import MetadataRequest
-from tests.broker.security.test_listener import certificate
 from tests.broker.security.test_rights import limit
 from tests.broker.serving import Process
 from tests.broker.wire import Wire
+from tests.certificates import certificate
 
 pytestmark = pytest.mark.system
 WINDOWS = ("quota.window.num=2", "quota.window.size.seconds=1")

@@ -12,8 +12,8 @@ from millstream.protocol.messages.create_topics import CreatableTopic, CreateTop
 from millstream.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.protocol.messages.metadata import MetadataRequest
 from tests.broker.inside import Inside
-from tests.broker.security.test_listener import certificate
 from tests.broker.wire import Wire
+from tests.certificates import certificate
 
 pytestmark = pytest.mark.system
 PRODUCE = struct.pack(">hhih", 0, 9, 1, -1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,10 +58,12 @@ class Source:
         """The topic of a table."""
         return f"{self.app}.{name}"
 
-    def capture(self, *names: str, failpoint: str = "", state: str = "state") -> servers.CaptureProcess:
+    def capture(
+        self, *names: str, failpoint: str = "", state: str = "state", held: Mapping[str, float] | None = None
+    ) -> servers.CaptureProcess:
         """Start a capture of the tables in a process."""
         started = servers.CaptureProcess(
-            self.app, self.conninfo, [self.table(n) for n in names], self.kafka, self.folder / state, failpoint
+            self.app, self.conninfo, [self.table(n) for n in names], self.kafka, self.folder / state, failpoint, held
         )
         self.running.append(started)
         return started
@@ -71,6 +76,15 @@ class Source:
     def slot(self) -> str:
         """The name of the slot and publication."""
         return slot_name(self.app, "ops")
+
+    def slot_exists(self) -> bool:
+        """Whether the capture has made its slot."""
+        query = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s"
+        return self.sql.execute(query, [self.slot()]).fetchone() is not None
+
+    def connect(self) -> None:
+        """Connect again, after the server was restarted."""
+        self.sql = connect(self.conninfo, autocommit=True)
 
     def confirmed(self) -> int:
         """How far the slot is."""
@@ -100,27 +114,42 @@ class Source:
         return servers.messages(self.kafka, self.topic(name))
 
 
+@contextmanager
+def database(server: Server, kafka: Kafka, folder: Path, test: str) -> Iterator[Source]:
+    """A database of the test's own; ends what the test started and drops the slot, so that no log is kept for it."""
+    app = fresh(re.sub(r"[^a-z0-9]+", "-", test.lower()).strip("-")[-50:])
+    conninfo = server.database(app)
+    made = Source(app, conninfo, kafka, folder, connect(conninfo, autocommit=True))
+    try:
+        yield made
+    finally:
+        for process in made.running:
+            process.__exit__()
+        query = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active"
+        servers.wait_for(lambda: not made.sql.execute(query, [made.slot()]).fetchone(), "the slot is free")
+        query = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+        made.sql.execute(query, [made.slot()])
+        made.sql.close()
+
+
 @pytest.fixture
 def source(server: Server, kafka: Kafka, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Source]:
-    """A database of the test's own; ends what the test started and drops the slot, so that no log is kept for it."""
-    app = fresh(re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[-50:])
-    conninfo = server.database(app)
-    with connect(conninfo, autocommit=True) as sql:
-        made = Source(app, conninfo, kafka, tmp_path, sql)
-        try:
-            yield made
-        finally:
-            for process in made.running:
-                process.__exit__()
-            servers.wait_for(
-                lambda: (
-                    not sql.execute(
-                        "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", [made.slot()]
-                    ).fetchone()
-                ),
-                "the slot is free",
-            )
-            sql.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
-                [made.slot()],
-            )
+    """See `database`."""
+    with database(server, kafka, tmp_path, request.node.name) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A PostgreSQL that the tests of a module may crash."""
+    with Server(tmp_path_factory.mktemp("fragile") / "server") as running:
+        yield running
+
+
+def crash(server: Server) -> None:
+    """End the server as `restart -m immediate` does: without a checkpoint, so that slots fall back to what was saved."""
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGQUIT)
+    assert server.wait(20)
+    server.stop()
+    server.start()

@@ -448,7 +448,8 @@ def test_reports_its_status(source: Source) -> None:
             "a status",
         )
         assert facts["state"] == "streaming"
-        assert facts["tables"] == {source.topic("t"): {"rows": 10, "total": 10, "copied": True}}
+        table = {"rows": 10, "total": 10, "copied": True, "state": "streaming", "reason": ""}
+        assert facts["tables"] == {source.topic("t"): table}
         assert facts["lsn"] > 0 and facts["lag_bytes"] >= 0
 
 

@@ -84,7 +84,7 @@ def test_the_summary_waits_for_every_query_and_delivery(broker):
     for topic in ("departures", "_flights.very_late"):
         fill(broker, topic)
     stop, done, told = threading.Event(), [], []
-    wanted = catchup.inputs("flights", {"enriched": ["departures"]}, ["departures"])
+    wanted = {"flights.enriched": {"departures"}, "flights.dead_letters": {"departures"}}
 
     def wait():
         done.append(

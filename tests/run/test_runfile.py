@@ -8,7 +8,9 @@ from millstream.run.runfile import Running, current, left_over, port_is_free, re
 
 
 def test_what_runs_is_read_back_while_the_lock_is_held(tmp_path):
-    running = Running("abc", "flights", 42, "127.0.0.1:1", None, "http://127.0.0.1:2/?token=x", {"broker": 43})
+    running = Running(
+        "abc", "flights", 42, {"broker": 43}, {"kafka": "127.0.0.1:1", "console": "http://127.0.0.1:2/?token=x"}
+    )
     running.write(tmp_path)
     assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
     assert current(tmp_path) is None
@@ -23,10 +25,9 @@ def test_what_runs_is_read_back_while_the_lock_is_held(tmp_path):
 
 def test_a_file_of_yesterday_is_read(tmp_path):
     (tmp_path / "run.json").write_text(
-        '{"version": 1, "run": "r", "app": "flights", "pid": 7, "kafka": "127.0.0.1:9", "postgres": null,'
-        ' "console": null, "processes": {"broker": 8}}'
+        '{"version": 1, "run": "r", "app": "flights", "pid": 7, "processes": {"broker": 8}, "addresses": {"kafka": "a:9"}}'
     )
-    assert left_over(tmp_path) == Running("r", "flights", 7, "127.0.0.1:9", processes={"broker": 8})
+    assert left_over(tmp_path) == Running("r", "flights", 7, {"broker": 8}, {"kafka": "a:9"})
 
 
 def test_what_cannot_be_read_is_nothing(tmp_path):
@@ -43,7 +44,7 @@ def test_what_cannot_be_read_is_nothing(tmp_path):
 
 
 def test_addresses_are_not_shown_where_a_running_is_printed():
-    assert "secret" not in repr(Running("r", "a", 1, postgres="password=secret", console="?token=secret"))
+    assert "secret" not in repr(Running("r", "a", 1, addresses={"postgres": "password=secret"}))
 
 
 def test_ports_are_remembered(tmp_path):

@@ -50,7 +50,7 @@ def test_addresses_and_pids_are_known_when_it_is_ready_and_written_to_run_json(t
     with Fake(tmp_path) as fake:
         assert fake.wait_ready(10)
         running = runfile.current(tmp_path / "data")
-        assert running.kafka == fake.kafka.bootstrap
+        assert running.addresses["kafka"] == fake.kafka.bootstrap
         assert running.pid == os.getpid() and running.app == "fake"
         assert running.processes == {n: fake.pid(n) for n in ("broker", "capture-ops", "spark")}
         assert fake.pid("capture") == fake.pid("capture-ops")

@@ -20,6 +20,7 @@ from pathlib import Path
 import psycopg
 
 import millstream as ms
+from millstream.app.graph import describe
 from millstream.app.sources import postgres
 from millstream.client.admin import end_offsets, ensure_topics
 from millstream.client.groups import commit
@@ -291,7 +292,7 @@ def main() -> None:
 
         console = threading.Thread(
             target=run,
-            args=(application().describe(), kafka, conninfo),
+            args=(describe(application()), kafka, conninfo),
             kwargs={"listen": options.listen, "ready": ready, "stop": stop},
         )
         console.start()

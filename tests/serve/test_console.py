@@ -106,7 +106,7 @@ def test_queries_show_what_they_reported_and_wait_before():
     assert (found["delay_by_hour"].state, found["very_late"].mode) == ("waiting", "realtime")
     enriched = found["enriched"]
     assert (enriched.batch, enriched.lag, enriched.dropped, enriched.output_rows) == (7, 7, 2, None)
-    assert found["dead_letters"].inputs == ["departures"]
+    assert found["dead_letters"].inputs == ["departures", "arrivals"]
 
 
 def test_the_headline_counts_what_came_in_and_what_needs_a_look():
@@ -126,7 +126,7 @@ def test_the_graph_joins_sources_topics_queries_and_results():
     found = graph(DESCRIPTION, state(facts={("replay", "flights"): {"state": "running"}}))
     assert ("source:ops", "topic:planes") in found.drawing.paths
     assert ("topic:planes", "query:enriched") in found.drawing.paths
-    assert ("query:delay_by_hour", "view:delay_by_hour") in found.drawing.paths
+    assert ("query:delay_by_hour", "result:delay_by_hour") in found.drawing.paths
     assert ("query:very_late", "topic:late_departures") in found.drawing.paths
     assert ("source:flights", "topic:arrivals") in found.drawing.paths
     assert [name for _, name in found.headings] == ["Sources", "Log", "Spark", "Results"]
@@ -145,7 +145,10 @@ def test_lines_flow_where_events_move_and_colours_tell_states():
             },
         ),
     )
-    assert found.flowing == {("topic:departures", "query:delay_by_hour"), ("query:delay_by_hour", "view:delay_by_hour")}
+    assert found.flowing == {
+        ("topic:departures", "query:delay_by_hour"),
+        ("query:delay_by_hour", "result:delay_by_hour"),
+    }
     tones = {n.name: n.tone for n in found.nodes.values() if n.id.startswith("query")}
     assert tones == {"delay_by_hour": "on", "enriched": "warn", "very_late": "bad"}
     assert (tone("starting"), tone("stopped"), tone("unheard of")) == ("busy", "idle", "idle")

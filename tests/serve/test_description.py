@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from millstream.app.graph import describe as describe_app
 from millstream.serve.description import describe
 from millstream.settings import MillstreamError
 from tests.serve.feed import application
@@ -33,7 +34,7 @@ def file(tmp_path):
 
 def test_a_file_is_described_whatever_it_prints(file):
     found = describe(file(APP))
-    assert (found["app"], [t["name"] for t in found["topics"]]) == ("small", ["events"])
+    assert (found["app"], [t["name"] for t in found["inputs"]]) == ("small", ["events"])
 
 
 def test_what_the_user_must_mend_is_said(file):
@@ -51,7 +52,7 @@ def test_a_file_that_ends_the_process_is_named(file):
 def test_the_process_of_the_console_loads_nothing_that_the_file_loads(file):
     path = file("import pyspark\n" + APP)
     code = (
-        f"import sys, millstream.serve.__main__ as m; assert m.describe({path!r})['app'] == 'small';"
+        f"import sys, millstream.serve.process as m; assert m.describe({path!r})['app'] == 'small';"
         "print([x for x in ('pyspark', 'py4j', 'pandas', 'pyarrow', 'numpy') if x in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -59,5 +60,5 @@ def test_the_process_of_the_console_loads_nothing_that_the_file_loads(file):
 
 
 def test_the_description_is_what_the_page_reads():
-    described = application().describe()
-    assert {"app", "topics", "tables", "queries", "dead_letters"} <= described.keys()
+    described = describe_app(application())
+    assert {"app", "inputs", "topics", "tables", "queries", "dead_letters", "nodes", "edges"} <= described.keys()

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from millstream.app.graph import describe
 from millstream.postgresql.server import Server
 from tests.brokers import ADDRESS, Broker, wait_until
 from tests.serve.feed import Feed, application
@@ -54,7 +55,7 @@ def feed(log, database):
 
 @pytest.fixture(scope="module")
 def address(log, database, feed):
-    with console(log.kafka, database.conninfo(), application().describe()) as found:
+    with console(log.kafka, database.conninfo(), describe(application())) as found:
         yield found
 
 

@@ -1,6 +1,8 @@
 """The console's endpoints, without a log and without a database: it starts, says so, and ends."""
 
+import contextlib
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -10,8 +12,10 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from millstream.app.graph import describe
 from millstream.serve import run
 from millstream.settings import Kafka, MillstreamError
+from millstream.web.access import Access
 from millstream.web.server import bind, port_of
 from tests.serve.feed import application
 
@@ -20,7 +24,7 @@ NOWHERE = Kafka("127.0.0.1:1")
 
 
 @contextmanager
-def console(kafka=NOWHERE, conninfo="host=127.0.0.1 port=1 dbname=x user=x password=sesame", description=None):
+def console(kafka=NOWHERE, conninfo="host=127.0.0.1 port=1 dbname=x user=x password=sesame", description=None, **more):
     """Run the console in a thread; gives the address that it announces."""
     stop, told, found = threading.Event(), threading.Event(), {}
 
@@ -28,8 +32,10 @@ def console(kafka=NOWHERE, conninfo="host=127.0.0.1 port=1 dbname=x user=x passw
         found.update(facts)
         told.set()
 
-    arguments = (description or application().describe(), kafka, conninfo)
-    thread = threading.Thread(target=run, args=arguments, kwargs={"ready": ready, "stop": stop, "token": "t0ken"})
+    arguments = (description or describe(application()), kafka, conninfo)
+    thread = threading.Thread(
+        target=run, args=arguments, kwargs={"ready": ready, "stop": stop, "token": "t0ken", **more}
+    )
     thread.start()
     try:
         assert told.wait(10), "the console did not get ready"
@@ -61,7 +67,7 @@ def test_the_link_is_of_this_machine_and_works_once(link, browser):
 def test_without_the_link_there_is_a_page_that_says_what_to_do(browser):
     answer = httpx.get(browser.base_url)
     assert answer.status_code == 403
-    assert "This page is for who has its link" in answer.text
+    assert "one-time link" in answer.text and "<code>millstream console</code>" in answer.text
     assert httpx.get(f"{browser.base_url}/api/state").status_code == 403
     assert httpx.get(f"{browser.base_url}/events").status_code == 403
 
@@ -140,7 +146,7 @@ def test_the_stream_sends_every_part_and_resumes(browser):
 def test_a_taken_port_is_an_error_that_names_it():
     with bind("127.0.0.1:0") as taken, pytest.raises(MillstreamError, match="is taken"):
         run(
-            application().describe(), NOWHERE, "", listen=f"127.0.0.1:{port_of(taken)}",
+            describe(application()), NOWHERE, "", listen=f"127.0.0.1:{port_of(taken)}",
             ready=lambda facts: None, stop=threading.Event(),
         )  # fmt: skip
 
@@ -152,3 +158,64 @@ def test_it_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_half_sent_requests_keep_nobody_out(browser):
+    port = browser.base_url.port
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            half = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            half.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        for _ in range(3):
+            assert httpx.get(f"{browser.base_url}/healthz", timeout=5).text == "ok\n"
+            assert browser.get("/").status_code == 200
+
+
+def test_however_many_pages_are_open_each_gets_an_answer():
+    with console() as address, contextlib.ExitStack() as stack:
+        base = address.split("/?")[0]
+        cookies = httpx.get(address).cookies
+        limits = httpx.Limits(max_connections=None)
+        client = stack.enter_context(httpx.Client(base_url=base, cookies=cookies, limits=limits, timeout=20))
+        client.get("/")
+        streams = []  # one that is forgotten is closed
+        for n in range(110):
+            answer = stack.enter_context(client.stream("GET", "/events"))
+            assert answer.status_code == 200, n
+            streams.append(answer.iter_text())
+            first = next(streams[-1])
+            assert first.startswith("retry: 1000" if n < 100 else "retry: 5000"), n
+        assert 'hx-target="#totals"' in first + "".join(streams[-1])
+        assert client.get("/").status_code == 200
+
+
+def test_a_browser_stays_signed_in_over_a_restart(tmp_path):
+    file = tmp_path / "console.json"
+    with console(sessions=file, listen="127.0.0.1:0") as address:
+        base = address.split("/?")[0]
+        cookies = httpx.get(address).cookies
+    port = int(base.rpartition(":")[2])
+    with console(sessions=file, listen=f"127.0.0.1:{port}"):
+        assert httpx.get(f"{base}/api/state", cookies=cookies).status_code == 200
+        made = httpx.get(f"{base}/?token={Access(0, file).new_token()}")
+        assert made.status_code == 303, "a link of the same user's command line"
+
+
+def test_a_proxy_is_let_through_when_it_is_named():
+    through = {"host": "page.example", "origin": "https://page.example"}
+    with console(origins=["https://page.example"]) as address:
+        base = address.split("/?")[0]
+        answer = httpx.get(address, headers={"host": "page.example"})
+        assert answer.status_code == 303 and "Secure" in answer.headers["set-cookie"]
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+        invited = httpx.post(f"{base}/link", headers={**through, "cookie": cookie})
+        assert invited.text.startswith("https://page.example/?token=")
+    with console() as address:
+        assert httpx.get(address, headers={"host": "page.example"}).status_code == 403
+
+
+def test_pages_and_streams_are_compressed(browser):
+    assert browser.get("/").headers["content-encoding"] == "gzip"
+    with browser.stream("GET", "/events") as answer:
+        assert answer.headers["content-encoding"] == "gzip"
+        assert next(answer.iter_text()).startswith("retry: 1000")

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from millstream.settings import MillstreamError, Settings, redact
@@ -86,3 +88,25 @@ def test_wrong_files_are_refused_with_the_reason(tmp_path, text, message):
 )
 def test_redact(text, shown):
     assert redact(text) == shown
+
+
+def test_a_child_gets_the_settings_and_nothing_beside_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("millstream.toml").write_text('postgres = "dbname=production"\n[sources]\nops = "dbname=production"\n')
+    monkeypatch.setenv("MILLSTREAM_KAFKA", "production:9092")
+    monkeypatch.setenv("MILLSTREAM_KAFKA_OPTIONS", '{"a": "b"}')
+    monkeypatch.setenv("MILLSTREAM_SPARK", "spark://production:7077")
+    monkeypatch.setenv("MILLSTREAM_SOURCE_OPS", "dbname=production")
+    monkeypatch.setenv("MILLSTREAM_SOURCE_SHOP", "dbname=production")
+    given = Settings(data=tmp_path / "data", cache=tmp_path / "cache", sources={"ops": "dbname=test"})
+    for name, value in given.environment().items():
+        monkeypatch.setenv(name, value)
+    assert Settings.inherited() == given
+
+
+def test_embedded_means_no_address_at_all(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("millstream.toml").write_text('kafka = "production:9092"\npostgres = "env:NOT_SET"\n')
+    monkeypatch.setenv("MILLSTREAM_SPARK", "spark://production:7077")
+    monkeypatch.setenv("MILLSTREAM_CACHE", str(tmp_path / "cache"))
+    assert Settings.embedded(tmp_path) == Settings(data=tmp_path, cache=tmp_path / "cache")

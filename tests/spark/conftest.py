@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from millstream.app import App
+from millstream.app.graph import graph
 from millstream.app.inputs import Table, Topic
 from millstream.app.query import Query
+from millstream.client.admin import ensure_topics
 from millstream.monitor.status import read
 from millstream.postgresql.connect import ensure_database
 from millstream.postgresql.server import Server
@@ -37,32 +41,30 @@ class Runner:
     """Queries that run in a thread of this process, on the session of all tests."""
 
     def __init__(self, spark: Any, kafka: Kafka, views: str, settings: Settings) -> None:
-        self._spark, self._kafka, self._views, self._settings = spark, kafka, views, settings
+        self._spark, self._kafka = spark, kafka
+        self.settings = replace(settings, kafka=kafka, postgres=views)
 
     @contextmanager
-    def running(self, app: str, queries: Sequence[Query]) -> Iterator[Callable[[str], Mapping[str, Any]]]:
-        """Run the queries; gives a function from a query's name to its latest facts."""
+    def running(
+        self, app: str, queries: Sequence[Query], topics: Mapping[str, Topic] | None = None, *, wait: bool = True
+    ) -> Iterator[Callable[[str], Mapping[str, Any]]]:
+        """Run the queries; gives a function from a query's name to its latest facts. topics: all, when more than they read.
+        wait: until all have begun.
+        """
         from millstream.spark.run import run
 
-        topics: dict[str, Topic] = {t.name: t for q in queries for t in q.topics}
-        tables: dict[str, Table] = {t.name: t for q in queries for t in q.tables}
+        declared = App(app)
+        declared.queries = {q.name: q for q in queries}
+        declared.topics = dict(topics or {i.name: i for q in queries for i in q.inputs if isinstance(i, Topic)})
+        declared.tables = {i.name: i for q in queries for i in q.inputs if isinstance(i, Table)}
+        needed = graph(declared, self.settings).topics
+        ensure_topics(self._kafka, [(topic.name, topic.partitions, topic.config) for topic in needed])
         ready, stop = threading.Event(), threading.Event()
         errors: list[BaseException] = []
 
         def target() -> None:
             try:
-                run(
-                    app,
-                    queries,
-                    topics,
-                    tables,
-                    self._kafka,
-                    self._views,
-                    self._settings,
-                    ready=lambda facts: ready.set(),
-                    stop=stop,
-                    spark=self._spark,
-                )
+                run(declared, self.settings, ready=lambda facts: ready.set(), stop=stop, spark=self._spark)
             except BaseException as error:
                 errors.append(error)
                 ready.set()
@@ -70,7 +72,7 @@ class Runner:
         thread = threading.Thread(target=target, daemon=True)
         thread.start()
         try:
-            assert ready.wait(START_S), "the queries did not begin"
+            assert not wait or ready.wait(START_S), "the queries did not begin"
             if errors:
                 raise errors[0]
             yield lambda name: read(self._kafka, app).get(("query", name), {})

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -80,7 +81,7 @@ def test_resumed_where_the_connection_broke(server, tmp_path):
 
 
 def test_resumed_after_the_process_was_killed(server, tmp_path):
-    dead = subprocess.Popen(["true"])
+    dead = subprocess.Popen([sys.executable, "-S", "-c", ""])
     dead.wait()
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / f"{JAR.name}.{dead.pid}.part").write_bytes(CONTENT[:5000])

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from millstream.app.inputs import Table, Topic
 from millstream.app.names import SCHEMAS
+from millstream.app.outputs import Alert, Stream, View
 from millstream.app.query import Query
 from millstream.app.sources import PostgresTable
 from millstream.client.admin import ensure_topics
@@ -17,11 +18,12 @@ from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.event import Event, encode
 from millstream.monitor.lag import group_lag
-from millstream.spark.windows import tumbling
+from millstream.spark.operators.windows import tumbling
 from tests.brokers import fresh
 
 pytestmark = pytest.mark.system
 
+SOON = timedelta(milliseconds=200)
 START = datetime(2013, 1, 1, tzinfo=UTC)
 
 
@@ -68,7 +70,7 @@ def count_by_hour(departures):
 
 
 def view(topic, function=count_by_hour, key=("origin", "hour"), name="by_hour"):
-    return Query(name, "view", (topic,), function, name, key, every=timedelta(milliseconds=200))
+    return Query(name, (topic,), function, View(name, key), every=SOON)
 
 
 def at(hours):
@@ -140,8 +142,8 @@ def test_newest_row_per_key(runner, kafka, views, departures, until):
 def test_alert_in_real_time_and_in_micro_batches(runner, kafka, departures, until):
     app = fresh("app").replace("-", "_")
     late = lambda d: d.where("delay > 120")  # noqa: E731
-    quick = Query("quick", "alert", (departures,), late, fresh("quick"), ("tailnum",), True, timedelta(seconds=5))
-    slow = Query("slow", "alert", (departures,), late, fresh("slow"), ("tailnum",), False, timedelta(milliseconds=200))
+    quick = Query("quick", (departures,), late, Alert(fresh("quick"), ("tailnum",)), True, timedelta(seconds=5))
+    slow = Query("slow", (departures,), late, Alert(fresh("slow"), ("tailnum",)), every=SOON)
     with runner.running(app, [quick, slow]) as facts:
         send(
             kafka, departures, [("N1", "JFK", 150.0, 0.1), ("N2", "JFK", 1.0, 0.2), b"oops", ("N3", "LGA", 130.0, 0.3)]
@@ -178,7 +180,7 @@ def test_stream_joins_a_table_as_it_is_when_the_event_comes(runner, kafka, depar
 
     to = fresh("enriched")
     join = lambda d, planes: d.join(planes, "tailnum", "left")  # noqa: E731
-    stream = Query("enriched", "stream", (departures, table), join, to, ("tailnum",), every=timedelta(milliseconds=200))
+    stream = Query("enriched", (departures, table), join, Stream(to, ("tailnum",)), every=SOON)
     change("N1", 0)
     with runner.running(app, [stream]) as facts:
         for seats in range(1, 6):
@@ -200,9 +202,9 @@ def test_wrong_functions_fail_in_words_and_the_others_go_on(runner, kafka, views
         "no_key": view(departures, count_by_hour, ("carrier",), "no_key"),
         "no_order": view(departures, lambda d: d.select("origin", "delay", "_origin"), ("origin",), "no_order"),
         "no_column": view(departures, lambda d: d.where("nix > 1"), ("tailnum",), "no_column"),
-        "lost": Query("lost", "alert", (departures,), grouped, fresh("a"), (), False),
-        "python": Query("python", "alert", (departures,), shout, fresh("b"), (), True, timedelta(seconds=5)),
-        "sorted": Query("sorted", "stream", (departures,), lambda d: d.orderBy("delay"), fresh("c")),
+        "lost": Query("lost", (departures,), grouped, Alert(fresh("a"))),
+        "python": Query("python", (departures,), shout, Alert(fresh("b")), True, timedelta(seconds=5)),
+        "sorted": Query("sorted", (departures,), lambda d: d.orderBy("delay"), Stream(fresh("c"))),
     }
     send(kafka, departures, [("N1", "JFK", 1.0, 0.1)])
     with runner.running(app, [*wrong.values(), view(departures)]) as facts:
@@ -221,16 +223,16 @@ def test_wrong_functions_fail_in_words_and_the_others_go_on(runner, kafka, views
 def test_a_query_that_fails_is_started_again(runner, kafka, views, departures, until, monkeypatch):
     """The store of views goes away for a while: the view goes on afterwards, without loss and without doubles."""
     from millstream.settings import MillstreamError
-    from millstream.spark import views as module
+    from millstream.spark.outputs import view as module
 
     app = fresh("app").replace("-", "_")
     write, failing = module.ViewTable.write, [2]
 
-    def fail(self, table, number):
+    def fail(self, table, number, **more):
         if failing[0]:
             failing[0] -= 1
             raise MillstreamError("the store is away")
-        write(self, table, number)
+        write(self, table, number, **more)
 
     monkeypatch.setattr(module.ViewTable, "write", fail)
     send(kafka, departures, [("N1", "JFK", 1.0, 0.1)])

@@ -61,7 +61,7 @@ def test_the_jvm_ends_with_its_driver_and_nothing_is_left_in_the_working_folder(
 def test_folders_of_dead_processes_are_removed(tmp_path):
     from millstream.spark.session import work_folder
 
-    dead = subprocess.Popen(["true"])
+    dead = subprocess.Popen([sys.executable, "-S", "-c", ""])
     dead.wait()
     left = tmp_path / "spark" / str(dead.pid)
     left.mkdir(parents=True)

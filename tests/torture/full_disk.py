@@ -6,15 +6,15 @@ import time
 from pathlib import Path
 from random import Random
 
+from tests.mounts import mount
 from tests.torture.loads import Broker, Load, create, main, whole
 
 
 def rounds(folder: Path, count: int, chance: Random) -> None:
     small = folder / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], capture_output=True, text=True)
-    if mounted.returncode:
-        raise SystemExit(f"a file system of 8 MB cannot be mounted here: {mounted.stderr.strip()}")
+    if why := mount(small, "size=8m"):
+        raise SystemExit(why)
     try:
         _rounds(small, count)
     finally:

@@ -98,10 +98,9 @@ def test_clients_and_parts_are_bounded(monkeypatch):
     async def scenario():
         hub = Hub(max_clients=2)
         first, second = hub.connect(), hub.connect()
-        assert hub.connect() is None
+        assert hub.connect().once and hub.clients == 2
         first.close()
-        assert hub.connect() is not None
-        assert second is not None
+        assert not hub.connect().once and not second.once
         monkeypatch.setattr(events, "MAX_PARTS", 1)
         hub.publish("a", "1")
         with pytest.raises(ValueError, match="at most 1 parts"):
@@ -151,6 +150,17 @@ def test_a_stream_ends_when_the_client_leaves_and_says_so():
         return hub.clients, left, parse(browser.chunks[1])[0][1], browser.chunks[0]
 
     assert asyncio.run(scenario()) == (0, [True], "1", b"retry: 1000\n\n")
+
+
+def test_a_page_too_many_gets_what_there_is_and_comes_back():
+    async def scenario():
+        hub, browser = Hub(max_clients=0), Browser()
+        hub.publish("a", "1")
+        await asyncio.wait_for(EventStream(hub.connect())({}, browser.receive, browser.send), 5)
+        return b"".join(browser.chunks)
+
+    got = asyncio.run(scenario())
+    assert got.startswith(b"retry: 5000\nid: ") and parse(got)[0][1] == "1"
 
 
 def test_a_stream_ends_when_the_hub_closes():

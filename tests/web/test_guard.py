@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from millstream.web.access import Access
 from millstream.web.guard import MISSING, USED, Guard
-from millstream.web.origin import allowed_hosts
+from millstream.web.origin import allowed_origins
 
 BASE = "http://127.0.0.1:8080"
 
@@ -59,7 +59,7 @@ def client(access):
         Guard(
             application,
             access=access,
-            hosts=allowed_hosts(8080),
+            origins=allowed_origins(8080),
             public=("/assets/", "/open"),
             tokens={"/deep": "sesame"},
         )

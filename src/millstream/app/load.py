@@ -11,6 +11,7 @@ from types import ModuleType
 
 from millstream.app.application import App
 from millstream.settings import MillstreamError
+from millstream.settings.extras import missing
 
 
 def load(target: str) -> App:
@@ -45,7 +46,7 @@ def _import(place: str) -> ModuleType:
             return importlib.import_module(place)
         except ModuleNotFoundError as error:
             if error.name is None or not place.startswith(error.name):
-                raise MillstreamError(f"{place} failed to import: {error}") from error
+                raise _failure(place, error) from error
             raise MillstreamError(
                 f"expected an application's file or module, got {place!r}: there is no such one."
             ) from error
@@ -76,6 +77,9 @@ def _import(place: str) -> ModuleType:
 
 
 def _failure(place: str, error: BaseException, path: Path | None = None) -> MillstreamError:
+    # Whatever an application does on Spark, what runs it needs PostgreSQL's client too.
+    if isinstance(error, ImportError) and (said := missing(error, f"{place}{_line(error, path)}", "postgresql")):
+        return said
     return MillstreamError(f"{place}{_line(error, path)} failed: {type(error).__name__}: {error}")
 
 

@@ -38,10 +38,10 @@ def delivery_group(app: str, query: str) -> str:
 
 
 def check_name(what: str, name: object) -> str:
-    """Return `name` if it can name an application or a query; raises MillstreamError, beginning with `what`, otherwise."""
+    """Return `name` if it can be `what`, "an application name" for one; raises MillstreamError otherwise."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise MillstreamError(
-            f"{what}: expected a name of lower-case letters, digits and '_' that begins with a letter (at most 48), got {name!r}."
+            f"expected {what} of lower-case letters, digits and '_', a letter first (at most 48), got {name!r}."
         )
     return name
 

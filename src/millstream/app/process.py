@@ -23,7 +23,7 @@ class Process:
     needs: names or kinds of the parts that must be ready before it starts, and before it starts again.
     gets: the addresses it is given: "kafka", "postgres", "spark", "sources.<name>"; no process gets another's secrets.
     provides: addresses that it tells of when it is ready, and that others get: "kafka", "postgres", "console".
-    prepare: a module with `prepare(context)`, called once before it starts: downloads, for example. The step bears its last name.
+    prepare: a module with `prepare(settings, say)`, called once before it starts, for downloads. The step bears its last name.
     prints_ready: it prints `ready {json}` on stdout once it can be used; without, it is ready as soon as it runs.
     ready_within: seconds to become ready, after which it is killed and started again; None: as long as it takes.
     grace: seconds between SIGTERM and SIGKILL when it is to end.
@@ -47,6 +47,16 @@ class Process:
     gets: frozenset[str] | None = None
     provides: frozenset[str] = frozenset()
     prepare: str = ""
+
+    @property
+    def step(self) -> str:
+        """The name of the step that prepares it, "" for none."""
+        return self.prepare.rpartition(".")[2]
+
+    @property
+    def waits_for(self) -> frozenset[str]:
+        """What it needs, its own preparation included."""
+        return self.needs | {self.step} if self.prepare else self.needs
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ class Broker(Core):
         ]
         self.quotas = Quotas(access.quotas, windows[0], windows[1])
         self.passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
+        self.checking = ThreadPoolExecutor(limits.UNPACKING_THREADS, thread_name_prefix="checking")
         self.strangers: dict[Connection, None] = {}  # connections that have not shown who they are, the oldest first
         self.node_id = settings.integer("node.id")
         self.max_frame = settings.integer("socket.request.max.bytes")
@@ -68,8 +69,8 @@ class Broker(Core):
         self.fetch_sessions = FetchSessions()
         self.archives = Archives(loop, log)
         self.groups = GroupCoordinator(self)
-        self.transactions = TransactionCoordinator(self, self.groups)
-        self.parking = Parking(loop, self.groups)
+        self.transactions = TransactionCoordinator(self, self.groups.commits)
+        self.parking = Parking(loop, self.groups.directory)
         self._budget = settings.integer("queued.max.request.bytes")
         self._ids: dict[bytes, Topic] = {}
 
@@ -119,7 +120,7 @@ class Broker(Core):
         self.log.delete(topic.name)
         self.topics_version += 1
         logger.info("topic %s deleted", topic.name)
-        self.groups.topic_deleted(topic.name)
+        self.groups.commits.topic_deleted(topic.name)
         self.transactions.topic_deleted(topic.name)
         for partition, listeners in watching:  # long polls find out that it is gone
             for listener in listeners:
@@ -179,4 +180,5 @@ class Broker(Core):
         self.transactions.close()
         self.flusher.close()
         self.passwords.shutdown(wait=True, cancel_futures=True)
+        self.checking.shutdown(wait=True, cancel_futures=True)
         self.archives.close()

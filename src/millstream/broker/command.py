@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from millstream.broker.logs import to_stderr
 from millstream.broker.security.listeners import CannotStart, Listener
 from millstream.broker.server import serve
 from millstream.broker.settings import Settings, SettingsError
@@ -49,11 +50,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the broker until it is told to end; returns the exit code."""
     options = parser().parse_args(arguments)
-    logging.basicConfig(
-        level=logging.DEBUG if options.verbose else logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    to_stderr(logging.DEBUG if options.verbose else logging.INFO)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
         settings = Settings.parse(options.set)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from millstream.broker.broker import Broker
 from millstream.broker.core import Core
 from millstream.broker.dynamic import Dynamic
-from millstream.broker.groups.running import Running
+from millstream.broker.groups.consumer_groups import ConsumerGroups
 from millstream.broker.refused import Refused
 from millstream.broker.settings import DYNAMIC, SettingsError
 from millstream.log import Log, LogError
@@ -47,7 +47,7 @@ def find(broker: Broker, kind: int, name: str) -> Configurable:
         check_node(broker, name)
         return BrokerSettings(broker, name)
     if kind == GROUP:
-        return GroupSettings(broker.dynamic, broker.groups, name)
+        return GroupSettings(broker.dynamic, broker.groups.consumer, name)
     known = {BROKER_LOGGER: "Log levels", CLIENT_METRICS: "Settings of client metrics"}
     text = f"{known.get(kind, f'Settings of resource type {kind}')} cannot be changed; those of topics, of the broker and of "
     raise Refused(errors.INVALID_REQUEST, text + "groups can.")
@@ -117,7 +117,7 @@ class BrokerSettings(Configurable):
 class GroupSettings(Configurable):
     """Those of a group, which need not be there."""
 
-    def __init__(self, dynamic: Dynamic, groups: Running, group_id: str) -> None:
+    def __init__(self, dynamic: Dynamic, groups: ConsumerGroups, group_id: str) -> None:
         self._dynamic, self._groups, self._id = dynamic, groups, group_id
         self.overrides = dynamic.groups.get(group_id, {})
 

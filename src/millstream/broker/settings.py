@@ -67,6 +67,9 @@ KNOWN: dict[str, Known] = {
     "group.consumer.min.session.timeout.ms": Known("int", "45000", 1),
     "group.consumer.max.session.timeout.ms": Known("int", "60000", 1),
     "group.consumer.max.size": Known("int", str(INT_MAX), 1),
+    "group.consumer.migration.policy": Known(
+        "string", "bidirectional", choices=("disabled", "upgrade", "downgrade", "bidirectional")
+    ),
     # As above: one partition is enough for one broker (Kafka: 50).
     "transaction.state.log.num.partitions": Known("int", "1", 1, 1000),
     "transaction.state.log.replication.factor": Known("int", "1", only="1"),

@@ -15,6 +15,7 @@ CHANGE_SENT = "change-sent"  # a change is with the producer, its transaction go
 KEY_CHANGING = "key-changing"  # the old key is deleted, the new one not yet written
 TRUNCATING = "truncating"  # some tombstones of a truncate are with the producer
 COMMIT_SENT = "commit-sent"  # a whole transaction is with the producer
+FLUSHING = "flushing"  # some of what was received is with the producer, and is about to be waited for
 STORED = "stored"  # everything is in the log, neither state nor source knows
 RECORDED = "recorded"  # the state knows, the source does not
 CONFIRMED = "confirmed"

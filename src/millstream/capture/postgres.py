@@ -105,7 +105,7 @@ class Capture:
             self._prepare(replication)
             if self._stop.is_set():
                 return
-            replication.start(self._slot, self._slot)
+            replication.start(self._slot, self._slot, self._state.confirmed)
             self._replication = replication
             self._loop(replication, ready)
         except MillstreamError:
@@ -153,9 +153,7 @@ class Capture:
         self._received = self._state.confirmed
         self._file.save(self._state)
         self._changes = Changes(self._app, connection, self._sink, self._unseen, self._publish_schema, self.alive)
-        self._copier = Copier(
-            self._app, connection, self._sink, self._unseen, lambda: self._file.save(self._state), self.alive
-        )
+        self._copier = Copier(self._app, connection, self._sink, self._unseen, self._record, self.alive)
         self._bind()
         for topic, found in self._tables.items():
             self._publish_schema(topic, found.columns, found.key)
@@ -190,7 +188,7 @@ class Capture:
         state.system, state.database, state.slot = system, self._connection.info.dbname, self._slot
         state.confirmed = position
         for topic, table in state.tables.items():
-            table.restart(self._sink.ends(topic))
+            table.restart(self._sink.ends(topic), why)
             table.key, table.columns = list(self._tables[topic].key), self._tables[topic].signature()
 
     def _compare_tables(self, identities: Mapping[str, str]) -> None:
@@ -212,6 +210,8 @@ class Capture:
                 why = f"it was {known.relation} before"
             elif known.topic_id != fresh.topic_id:
                 why = "its topic was made anew"
+            elif lost := known.lost(self._sink.ends(topic)):
+                why = f"its topic has lost messages: {lost}"
             else:
                 state.tables[topic] = known
                 continue
@@ -219,7 +219,7 @@ class Capture:
                 _log.warning("%s is copied anew: %s", table.full_name, why)
             if known.relation == fresh.relation:  # changes from before may still come: see _look
                 fresh.key, fresh.columns = known.key, known.columns
-            fresh.restart(self._sink.ends(topic))
+            fresh.restart(self._sink.ends(topic), why)
             state.tables[topic] = fresh
 
     def _copy_unpublished(self, present: Collection[tuple[str, str]]) -> None:
@@ -228,7 +228,7 @@ class Capture:
             state = self._state.tables[topic]
             if (table.schema, table.name) not in present and (state.copied or state.after):
                 _log.warning("%s is copied anew: the publication %s does not hold it", table.full_name, self._slot)
-                state.restart(self._sink.ends(topic))
+                state.restart(self._sink.ends(topic), "the publication did not hold it")
 
     def _bind(self) -> None:
         self._changes.tables = {table.id: (topic, table) for topic, table in self._tables.items()}
@@ -298,16 +298,30 @@ class Capture:
         """Wait until everything sent is stored, remember that, and let the source forget it."""
         self._settled = time.monotonic()
         received = self._received
+        reach(failpoints.FLUSHING)
         if not self._sink.flush(self.alive):
             return
         reach(failpoints.STORED)
         if received > self._state.confirmed:
             self._state.confirmed = received
-            self._file.save(self._state)
+            self._record()
             reach(failpoints.RECORDED)
             self._speak()
             reach(failpoints.CONFIRMED)
         self._tell()
+
+    def _record(self) -> None:
+        """Save the state, with the ends of the topics that it speaks of. Everything sent must be stored."""
+        for topic, ends in self._sink.stored().items():
+            if (table := self._state.tables.get(topic)) is None:
+                continue
+            if lost := table.lost(ends):
+                self._altered.pop(topic, None)
+                self._copier.drop(topic)
+                table.restart(ends, f"its topic has lost messages: {lost}")
+                _log.error("%s is copied anew: %s", table.relation, table.reason)
+            table.ends = ends
+        self._file.save(self._state)
 
     def alive(self) -> bool:
         """Called during long work: keeps the source's connection; False when the capture is to stop."""
@@ -348,11 +362,11 @@ class Capture:
             if (rekeyed or altered(state.columns, now, table.defaulted)) and not self._sink.flush(self.alive):
                 return
             if rekeyed:
-                state.restart(self._sink.ends(topic))
+                state.restart(self._sink.ends(topic), "its key was changed")
             elif altered(state.columns, now, table.defaulted):
-                state.restart(None)
+                state.restart(None, "its columns were changed")
             if not state.copied:
-                _log.info("%s is copied anew: its columns or its key were changed", table.full_name)
+                _log.info("%s is copied anew: %s", table.full_name, state.reason)
             state.columns, state.key = now, list(table.key)
             self._file.save(self._state)
             self._copier.drop(topic)
@@ -383,6 +397,8 @@ class Capture:
                     "rows": s.rows,
                     "total": max(s.rows, self._total(topic)) if not s.copied else s.rows,
                     "copied": s.copied,
+                    "state": "streaming" if s.copied else "snapshot",
+                    "reason": s.reason,
                 }
                 for topic, s in states.items()
             },

@@ -40,16 +40,20 @@ class Replication:
         """Return the identifier of the database cluster, made when it was initialized."""
         result = self._pg.exec_(b"IDENTIFY_SYSTEM")
         if result.status != pq.ExecStatus.TUPLES_OK:
-            raise self._failed("IDENTIFY_SYSTEM")
+            raise self._failed("IDENTIFY_SYSTEM", result)
         return (result.get_value(0, 0) or b"").decode()
 
-    def start(self, slot: str, publication: str) -> None:
-        """Begin to receive, from the position that the slot has confirmed. Raises MillstreamError when it is refused."""
+    def start(self, slot: str, publication: str, lsn: int) -> None:
+        """Begin to receive the transactions that were committed after `lsn`. Raises MillstreamError when it is refused.
+
+        The slot may be behind `lsn`: PostgreSQL saves its position at checkpoints, so a crash of the source sets it back.
+        """
         quoted = publication.replace("'", "''")
-        command = f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names '\"{quoted}\"')"
+        at = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+        command = f"START_REPLICATION SLOT {slot} LOGICAL {at} (proto_version '1', publication_names '\"{quoted}\"')"
         result = self._pg.exec_(command.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
-            raise self._failed("START_REPLICATION")
+            raise self._failed("START_REPLICATION", result)
         self._pg.nonblocking = 1
         self.receive: Callable[[], bytes | None] = self._receive
 
@@ -68,7 +72,7 @@ class Replication:
                 return bytes(data)
             if size == 0:
                 return None
-        raise self._failed("following the log")
+        raise self._failed("following the log", self._pg.get_result())
 
     def wait(self, timeout: float) -> None:
         """Wait until something can be received, at most `timeout` seconds."""
@@ -84,9 +88,15 @@ class Replication:
         """End the connection; the slot stays."""
         self._connection.close()
 
-    def _failed(self, doing: str) -> MillstreamError:
-        said = " ".join(self._pg.get_error_message().split()) or "the server ended the stream"
-        return MillstreamError(f"{doing}: {explain(psycopg.OperationalError(said), self._conninfo)}")
+    def _failed(self, doing: str, result: pq.abc.PGresult | None) -> MillstreamError:
+        """Return the error; `result`, where there is one, has its SQLSTATE."""
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            error: psycopg.Error = psycopg.errors.error_from_result(result)
+        else:
+            said = self._pg.get_error_message() or "the server ended the stream"
+            error = psycopg.OperationalError(said)
+        found = explain(error, self._conninfo)
+        return type(found)(f"{doing}: {found}")
 
 
 def data_header(frame: bytes) -> tuple[int, int]:

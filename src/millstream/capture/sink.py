@@ -6,15 +6,16 @@ import logging
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
 
 from millstream.app.names import SCHEMAS
-from millstream.client.admin import end_offsets, ensure_topics
-from millstream.client.connect import config
+from millstream.client.admin import LATEST, end_offsets, ensure_topics, offsets
+from millstream.client.connect import TIMEOUT_S, admin, config, result
 from millstream.client.producer import producer
 from millstream.settings import Kafka, MillstreamError
 
@@ -26,6 +27,7 @@ _READ_S = 60.0  # a topic that gives nothing for so long cannot be read
 _BATCH = 1000
 _POLL_S = 0.05
 _TABLE_TOPIC = {"cleanup.policy": "compact", "max.message.bytes": str(MAX_MESSAGE)}
+_DURABILITY = "millstream.durability"  # a setting of the embedded log; Apache Kafka has none of that name
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,9 @@ class Sink(Protocol):
 
     def ends(self, topic: str) -> dict[int, int]:
         """Return the next offset of each partition that is not empty."""
+
+    def stored(self) -> dict[str, dict[int, int]]:
+        """Return the ends of the topics that were written since this was called before. Call it after `flush`."""
 
     def live_keys(self, topic: str, before: Mapping[int, int], waiting: Callable[[], bool]) -> Iterator[bytes]:
         """Return the keys whose last message is older than the offsets `before` and is no tombstone."""
@@ -66,28 +71,55 @@ class KafkaSink:
             delivery_report_only_error=True,
         )
         self._produce = self._producer.produce
+        self._partitions: dict[str, list[int]] = {}
+        self._written: set[str] = set()
+        self._asking = ThreadPoolExecutor(1, "millstream-ends")
 
     def while_waiting(self, call: Callable[[], object]) -> None:
         """Call `call` now and then while `send` waits for room."""
         self._waiting = call
 
     def prepare(self, topics: Sequence[str]) -> dict[str, str]:
-        """See Sink."""
+        """See Sink. What the source is told to forget must outlive a power cut, so the embedded log syncs these topics."""
         ensure_topics(self._kafka, [(SCHEMAS, None, None), *((name, None, _TABLE_TOPIC) for name in topics)])
-        client = AdminClient(config(self._kafka))
-        try:
-            found = client.describe_topics(TopicCollection(list(topics)), request_timeout=30)
-            return {name: str(future.result().topic_id) for name, future in found.items()}
-        except KafkaException as error:
-            raise MillstreamError(
-                f"the topics {', '.join(topics)} cannot be described: {error.args[0].str()}"
-            ) from error
+        self._configure([SCHEMAS, *topics])
+        identities = {}
+        futures = admin(self._kafka).describe_topics(TopicCollection(list(topics)), request_timeout=TIMEOUT_S)
+        for name, future in futures.items():
+            found = result(future, self._kafka, f"topic {name!r} cannot be described")
+            identities[name] = str(found.topic_id)
+            self._partitions[name] = [p.id for p in found.partitions]
+        return identities
+
+    def _configure(self, topics: Sequence[str]) -> None:
+        """Give the topics, which may be there already, what they need. Raises MillstreamError when the log refuses that."""
+        client = admin(self._kafka)
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+        for resource, future in client.describe_configs(resources, request_timeout=TIMEOUT_S).items():
+            there = result(future, self._kafka, f"the settings of topic {resource.name!r} cannot be read")
+            changes = {}
+            if _DURABILITY in there and there[_DURABILITY].value != "commit":
+                changes[_DURABILITY] = "commit"
+            limit = there.get("max.message.bytes")
+            if resource.name != SCHEMAS and limit is not None and int(limit.value or 0) < MAX_MESSAGE:
+                changes["max.message.bytes"] = str(MAX_MESSAGE)
+            if not changes:
+                continue
+            wanted = [
+                ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()
+            ]
+            altered = ConfigResource(ConfigResource.Type.TOPIC, resource.name, incremental_configs=wanted)
+            said = ", ".join(f"{name}={value}" for name, value in changes.items())
+            for done in client.incremental_alter_configs([altered], request_timeout=TIMEOUT_S).values():
+                what = f"topic {resource.name!r} needs {said}, so that what the source forgets is kept, and the log refuses that"
+                result(done, self._kafka, what)
 
     def send(self, topic: str, key: bytes, value: bytes | None) -> None:
         """See Sink. Raises MillstreamError when a message was refused."""
         while True:
             try:
                 self._produce(topic, value, key, -1, self._failed)
+                self._written.add(topic)
                 return
             except BufferError:
                 self._producer.poll(0.05)
@@ -116,6 +148,21 @@ class KafkaSink:
     def ends(self, topic: str) -> dict[int, int]:
         """See Sink."""
         return {partition: end for (_, partition), end in end_offsets(self._kafka, [topic]).items() if end > 0}
+
+    def stored(self) -> dict[str, dict[int, int]]:
+        """See Sink. Raises Unreachable when the log does not answer."""
+        if not self._written:
+            return {}
+        written = [(topic, p) for topic in self._written for p in self._partitions.get(topic, ())]
+        asked = self._asking.submit(offsets, self._kafka, written, LATEST)
+        while not asked.done():
+            wait([asked], timeout=_FLUSH_S)
+            self._waiting()
+        found: dict[str, dict[int, int]] = {}
+        for (topic, partition), end in asked.result().items():
+            found.setdefault(topic, {})[partition] = end
+        self._written.clear()
+        return found
 
     def live_keys(self, topic: str, before: Mapping[int, int], waiting: Callable[[], bool]) -> Iterator[bytes]:
         """See Sink. The keys are kept in a file, so memory does not grow with the topic."""

@@ -199,6 +199,14 @@ def drop(connection: Connection, name: str) -> None:
         connection.execute("SELECT pg_drop_replication_slot(%s)", [name])
 
 
+def remove(connection: Connection, name: str, *, publication: bool = True) -> None:
+    """Drop the slot, once nobody follows it any more, and the publication, if they are there."""
+    wait_until_free(connection, name, threading.Event())
+    drop(connection, name)
+    if publication:
+        connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+
+
 def wait_until_free(connection: Connection, name: str, stop: threading.Event) -> None:
     """Wait until nobody follows the slot. Raises MillstreamError when somebody goes on doing so."""
     deadline = time.monotonic() + IN_USE_S

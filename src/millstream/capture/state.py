@@ -4,7 +4,9 @@
      "confirmed": 12345 (the highest position that the source was told to forget, 0 before the first),
      "tables": {"planes": {"relation": "public.planes", "topic_id": "…", "copied": false, "after": ["N101"] (the last key
        copied, in text), "rows": 20000, "sweep": {"0": 17} (offsets before which the topic holds rows of an earlier life),
-       "key": ["tailnum"], "columns": {"tailnum": "1:text"}}}}
+       "key": ["tailnum"], "columns": {"tailnum": "1:text"},
+       "ends": {"0": 20100} (where the topic ended when this was written: with fewer messages it has lost some),
+       "reason": "its topic was made anew" (why it is copied, "" for a table that is new)}}}
 
 A lost or older file is harmless: what it does not know is copied again.
 """
@@ -12,6 +14,7 @@ A lost or older file is harmless: what it does not know is copied again.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -32,15 +35,22 @@ class TableState(msgspec.Struct, omit_defaults=True):
     sweep: dict[int, int] = {}
     key: list[str] = []
     columns: dict[str, str] = {}
+    ends: dict[int, int] = {}
+    reason: str = ""
 
-    def restart(self, sweep: dict[int, int] | None) -> None:
+    def restart(self, sweep: dict[int, int] | None, reason: str = "") -> None:
         """Copy the table from its first row.
 
         sweep: the topic's end offsets, before which its rows may be gone by now; None when the log told of every deletion.
         """
-        self.copied, self.after, self.rows = False, None, 0
+        self.copied, self.after, self.rows, self.reason = False, None, 0, reason
         if sweep is not None:
             self.sweep = sweep
+
+    def lost(self, ends: Mapping[int, int]) -> str:
+        """Return what is missing of a topic that ends at `ends`, in words; "" when it has all that it had."""
+        short = {p: (ends.get(p, 0), end) for p, end in self.ends.items() if ends.get(p, 0) < end}
+        return ", ".join(f"partition {p} ends at offset {now} instead of {end}" for p, (now, end) in short.items())
 
 
 class State(msgspec.Struct):

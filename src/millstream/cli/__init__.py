@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import typer
 
 # In the order in which the help lists them.
-COMMANDS = ("demo", "run", "plan", "doctor", "broker", "topics", "produce", "tail", "groups", "queries", "views", "log")
+COMMANDS = (
+    "demo", "run", "plan", "console", "doctor", "broker", "topics", "produce", "tail", "groups", "queries", "views", "log",
+)  # fmt: skip
 
 DEBUG = "MILLSTREAM_DEBUG"  # set to 1 (or give --debug): tracebacks of errors, for bug reports
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C: 128 + SIGINT

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from millstream.cli.common import Common, command
+from millstream.settings.extras import need
 
 Days = Annotated[int, typer.Option(min=1, max=365, help="how many days of 2013 are replayed")]
 Speed = Annotated[str, typer.Option(metavar="X|max", help="seconds of flights per second, or as fast as possible")]
@@ -37,6 +38,7 @@ def demo(
     """
     from rich.console import Console
 
+    need("spark", "postgresql", "demo", by="`millstream demo`")
     from millstream.demo.demo import Demo, run
     from millstream.demo.replay import Options
     from millstream.demo.replay import speed as read_speed

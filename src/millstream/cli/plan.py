@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millstream.cli.common import Common, command
+from millstream.settings.extras import need
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,9 +41,11 @@ def plan(at: Common, file: File) -> None:
 
     from millstream.app import load
     from millstream.app.graph import graph
-    from millstream.run.compare import compare
 
     app = load(file)
+    need("postgresql", by="`millstream plan`")
+    from millstream.run.compare import compare
+
     planned = graph(app, at.settings)
     compared = compare(planned, at.settings)
     if at.json:
@@ -57,7 +60,7 @@ def as_values(app: App, planned: Graph, compared: Comparison) -> dict[str, Any]:
 
     return {
         **describe(app),
-        "processes": [{"name": p.name, "needs": sorted(p.needs)} for p in planned.processes],
+        "processes": [{"name": p.name, "needs": sorted(p.waits_for)} for p in planned.processes],
         "log": asdict(compared.log),
         "store": asdict(compared.store),
         "changes": [asdict(change) for change in compared.changes],
@@ -75,7 +78,7 @@ def show(console: Console, app: App, planned: Graph, compared: Comparison) -> No
         console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
     console.print("\n[bold]processes[/], each when what it needs is ready")
     for process in planned.processes:
-        needs = f"after {', '.join(sorted(process.needs))}" if process.needs else "at once"
+        needs = f"after {', '.join(sorted(process.waits_for))}" if process.waits_for else "at once"
         console.print(f"  {process.name:<14} [dim]{needs}[/]", highlight=False)
     console.print("\n[bold]changes[/]")
     for line in _changes(compared, planned):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli.common import Common, command
+from millstream.settings.extras import need
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,10 +41,12 @@ def run(at: Common, file: File, listen: Listen = None, page: Page = None, open_:
     from rich.console import Console
 
     from millstream.app import load
+
+    app = load(file)
+    need("postgresql", by="`millstream run`")
     from millstream.run.progress import Progress
     from millstream.run.supervisor import Supervisor
 
-    app = load(file)
     console = Console(stderr=at.json)
     listens = {name: address for name, address in (("broker", listen), ("console", page)) if address}
     with Progress(console, silent=at.json) as progress:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from millstream.cli.filters import Filter
     from millstream.client.tail import Message
 
+MAX_SHOWN = 64 * 1024  # bytes of a key, value or header that a line for people shows; --json shows all
+
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic to read")]
 From = Annotated[
     str,
@@ -113,13 +115,18 @@ def _facts(message: Message, value: Any) -> dict[str, Any]:
 
 
 def _line(message: Message, parsed: bool) -> str:
-    from millstream.cli.output import printable
-
-    key = "" if message.key is None else f" {printable(_text(message.key) or '')}"
-    value = "(null)" if message.value is None else printable(_text(message.value) or "")
-    headers = "".join(f" {name}={printable(_text(content) or '')}" for name, content in message.headers)
+    key = "" if message.key is None else f" {_shown(message.key)}"
+    value = "(null)" if message.value is None else _shown(message.value)
+    headers = "".join(f" {name}={_shown(content or b'')}" for name, content in message.headers)
     place = f"{message.partition}:{message.offset} {_time(message.timestamp) or '-'}"
     return f"{place}{key} {value}" + (f" [{headers[1:]}]" if headers else "")
+
+
+def _shown(raw: bytes) -> str:
+    from millstream.cli.output import printable
+
+    text = printable(raw[:MAX_SHOWN].decode(errors="backslashreplace"))
+    return text if len(raw) <= MAX_SHOWN else f"{text}… ({len(raw):,} bytes; --json shows all)"
 
 
 def _text(raw: bytes | str | None) -> str | None:

@@ -9,6 +9,7 @@ import typer
 
 from millstream.cli.common import Common, command
 from millstream.settings import MillstreamError
+from millstream.settings.extras import need
 
 if TYPE_CHECKING:
     from millstream.postgresql.connect import Connection
@@ -24,6 +25,7 @@ LIMIT = 20
 @command(example="millstream views delay_by_hour --limit 50", shows=("postgres", "data"))
 def views(at: Common, name: Name = None, limit: Limit = LIMIT, app: App = None) -> None:
     """List the views with their rows, or print the rows of one."""
+    need("postgresql", by="`millstream views`")
     from psycopg import Error
 
     from millstream.postgresql.connect import connect

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from millstream.client.admin import end_offsets, offsets, start_offsets
-from millstream.client.connect import TIMEOUT_S, config, explain, is_refusal, refused, unreachable
+from millstream.client.connect import TIMEOUT_S, explain, is_refusal, refused, unreachable
+from millstream.client.consumer import Consumer, consumer, is_unreadable, unreadable
 from millstream.settings import Kafka, MillstreamError
 
 MAX_QUEUED_KB = 16 * 1024  # fetched ahead of the caller, over all partitions; a slow caller is waited for
@@ -57,29 +58,26 @@ def tail(
       mapping of partitions to offsets (the earliest where none is given).
     follow: go on when the end is reached; without it, stop at the end as it was at the start.
     limit: stop after that many messages.
-    Raises MillstreamError for an unknown topic, a partition it lacks, or a log that does not answer.
+    Raises MillstreamError for an unknown topic, a partition it lacks, a batch that cannot be unpacked, or a log that does not
+    answer.
     """
     first, last = _range(kafka, topic, start, partition)
     if not follow:
         first = {p: offset for p, offset in first.items() if offset < last[p]}
     if not first or limit == 0:
         return
-    consumer = Consumer(
-        config(
-            kafka,
-            group_id="millstream.tail",  # required by the client; nothing is joined and nothing committed
-            enable_auto_commit=False,
-            enable_partition_eof=True,
-            auto_offset_reset="earliest",
-            queued_max_messages_kbytes=MAX_QUEUED_KB,
-            fetch_wait_max_ms=_FETCH_MS if follow else _FETCH_ONCE_MS,
-        )
+    reader = consumer(
+        kafka,
+        "millstream.tail",
+        enable_partition_eof=True,
+        queued_max_messages_kbytes=MAX_QUEUED_KB,
+        fetch_wait_max_ms=_FETCH_MS if follow else _FETCH_ONCE_MS,
     )
     try:
-        consumer.assign([TopicPartition(topic, p, offset) for p, offset in first.items()])
-        yield from _messages(consumer, kafka, None if follow else {p: last[p] for p in first}, limit)
+        reader.assign([TopicPartition(topic, p, offset) for p, offset in first.items()])
+        yield from _messages(reader, kafka, None if follow else {p: last[p] for p in first}, limit)
     finally:
-        consumer.close()
+        reader.close()
 
 
 def last(kafka: Kafka, topic: str, count: int, *, partition: int | None = None) -> tuple[list[Message], dict[int, int]]:
@@ -120,11 +118,11 @@ def newest(partitions: Sequence[Iterable[Message]], count: int) -> list[Message]
     return list(deque((message for _, _, message in merged), maxlen=count)) if count else []
 
 
-def _messages(consumer: Consumer, kafka: Kafka, until: dict[int, int] | None, limit: int | None) -> Iterator[Message]:
+def _messages(reader: Consumer, kafka: Kafka, until: dict[int, int] | None, limit: int | None) -> Iterator[Message]:
     """Yield what the consumer gets; with `until`, end when each partition has been read to its offset there."""
     count, heard = 0, time.monotonic()
     while until is None or until:
-        got = consumer.poll(_POLL_S)
+        got = reader.poll(_POLL_S)
         if got is None:
             if until is not None and time.monotonic() - heard > TIMEOUT_S:
                 raise unreachable(kafka)
@@ -132,9 +130,10 @@ def _messages(consumer: Consumer, kafka: Kafka, until: dict[int, int] | None, li
         heard = time.monotonic()
         if error := got.error():
             if until is not None and error.code() == KafkaError._PARTITION_EOF:
-                until.pop(
-                    cast(int, got.partition()), None
-                )  # the end, though offsets before it may be gone or not yet committed
+                # The end, though offsets before it may be gone or not yet committed.
+                until.pop(cast(int, got.partition()), None)
+            elif is_unreadable(error):
+                raise unreadable(got)
             else:
                 _raise_if_lasting(error, kafka)
             continue

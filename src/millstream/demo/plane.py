@@ -7,10 +7,10 @@ import time
 
 import msgspec
 import psycopg
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
 from millstream.client.admin import end_offsets
-from millstream.client.connect import config
+from millstream.client.consumer import consumer as open_consumer
 from millstream.monitor.lag import group_lag
 from millstream.monitor.status import read
 from millstream.settings import Kafka, MillstreamError, redact
@@ -83,15 +83,7 @@ def wait_for_model(
     """
     key = {"tailnum": tailnum}
     latest: object = "no row"
-    consumer = Consumer(
-        config(
-            kafka,
-            group_id="millstream.demo",  # required by the client; nothing is joined and nothing committed
-            enable_auto_commit=False,
-            enable_partition_eof=True,
-            fetch_wait_max_ms=_FETCH_MS,
-        )
-    )
+    consumer = open_consumer(kafka, "millstream.demo", enable_partition_eof=True, fetch_wait_max_ms=_FETCH_MS)
     deadline = time.monotonic() + timeout
     try:
         unread: set[int | None] = {p for _, p in end_offsets(kafka, [topic])}

@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
 
     def replay(ready: Ready, stop: threading.Event) -> None:
-        settings = Settings.load()
+        settings = Settings.inherited()
         if settings.kafka is None or not settings.source("ops"):
             raise MillstreamError(
                 "the replay needs the addresses of the log and of the source database: set MILLSTREAM_KAFKA and"

@@ -19,18 +19,29 @@ from millstream.log.errors import (
     UnknownTopic,
 )
 from millstream.log.files import File, replace, write_all
+from millstream.log.head import (
+    ATTRIBUTES,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    LAST_DELTA,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    Head,
+)
 from millstream.log.index import Index
 from millstream.log.producers import Producer, Sent
-from millstream.log.scan import MAX_SIZE, Head
+from millstream.log.scan import MAX_SIZE
 from millstream.log.segment import Segment, file_name
 from millstream.log.state import State
-from millstream.log.validation import examine, split
+from millstream.log.validation import Prepared, prepare
 from millstream.protocol.records import (
     CONTROL,
     HEADER,
     LOG_APPEND_TIME,
     MAX_SEQUENCE,
     TRANSACTIONAL,
+    Header,
     RecordsError,
     marker,
     seal,
@@ -69,14 +80,20 @@ class Appending(State):
         and leader epoch are set in `batches` itself, for LogAppendTime also timestamp and checksum. `internal` is for
         coordinators: they may write control batches, and need not number their batches.
         """
+        prepared = prepare(batches, self.topic.config, now, self.name, internal=internal)
+        return self.append_prepared(prepared, now, internal=internal)
+
+    def append_prepared(self: Self, prepared: Prepared, now: int, *, internal: bool = False) -> Appended:
+        """Append what `validation.prepare` has checked, perhaps on another thread; otherwise like `append`."""
         config = self.topic.config
-        found = split(batches if type(batches) is memoryview else memoryview(batches))
+        if prepared.config is not config:
+            prepared = prepare(prepared.data, config, now, self.name, internal=internal)
         with self._lock:
             if self.failed is not None:
                 raise StorageError(f"{self.name} has failed: {self.failed}")
             if self._closed:
                 raise UnknownTopic(f"{self.name} is closed or has been deleted")
-            appended = self._append(batches, found, config, now, internal)
+            appended = self._append(prepared, config, now, internal)
         if not appended.duplicate:
             if config.drop:
                 self._overwrite(config, now)
@@ -95,83 +112,87 @@ class Appending(State):
         for listener in tuple(self.listeners):
             listener(self)
 
-    def _append(
-        self,
-        batches: bytearray | memoryview,
-        found: list[tuple[memoryview, Head]],
-        config: TopicConfig,
-        now: int,
-        internal: bool,
-    ) -> Appended:
-        offset = end = self._end
-        changes: dict[int, Producer] | None = None
-        steps: list[states.Step] = []
-        repeated: Sent | None = None
-        newest = -1
-        for i, (batch, came) in enumerate(found):
-            head = examine(batch, came, config, now, internal)
-            if head is not came:
-                found[i] = batch, head
-            if head[9] >= 0:
-                if changes is None:
-                    changes = {}
-                duplicate = self._note_producer(batch, head, offset, now, internal, changes, steps)
-                if duplicate is not None:
-                    repeated = duplicate if repeated is None else repeated._replace(last_offset=duplicate[3])
-                    continue
-            if repeated is not None:
-                raise OutOfOrderSequence(f"{self.name}: new batches and repeated ones in one append")
-            offset += head[6] + 1
-            if head[8] > newest:
-                newest = head[8]
+    def _append(self, prepared: Prepared, config: TopicConfig, now: int, internal: bool) -> Appended:
+        data, found = prepared.data, prepared.batches
+        begin = self._end
         stamp = now if config.log_append_time else -1
+        end, newest, steps, repeated = self._admit(found, now, internal)
         if repeated is not None:
-            if offset != end:
-                raise OutOfOrderSequence(f"{self.name}: new batches and repeated ones in one append")
-            return Appended(repeated[2], repeated[3], repeated[4] if stamp >= 0 else -1, self._start, True)
-        size = len(batches)
+            return Appended(
+                repeated.first_offset, repeated.last_offset, repeated.timestamp if stamp >= 0 else -1, self._start, True
+            )
+        size = len(data)
         segment = self._active
         if (
             segment.size + size > config.segment_bytes
-            or offset - segment.base > MAX_SIZE
+            or end - segment.base > MAX_SIZE
             or (segment.index is not None and len(segment.index.offsets) >= config.segment_index_entries)
             or (segment.size and self._is_old(segment, now if stamp >= 0 else newest, now, config.segment_ms))
         ):
             segment = self._make_room(segment, size, config, now)
 
-        offset = end
+        offset = begin
         for batch, head in found:
             _OFFSET.pack_into(batch, 0, offset)
             _EPOCH.pack_into(batch, _EPOCH_OFFSET, LEADER_EPOCH)
-            if stamp >= 0 or head[5] & LOG_APPEND_TIME:
+            if stamp >= 0 or head[ATTRIBUTES] & LOG_APPEND_TIME:
                 _stamp(batch, head, stamp)
-            offset += head[6] + 1
+            offset += head[LAST_DELTA] + 1
         position = segment.size
-        file = segment.file
-        assert file is not None, "the active segment is open"
-        try:
-            if os.pwrite(file.fd, batches, position) != size:
-                write_all(file.fd, batches, position)
-        except OSError as error:
-            self._undo(file, position, error)
-        if failpoints.tripped:
-            failpoints.reach(failpoints.APPEND_WRITTEN)
+        self._write(segment, data, position)
 
         interval = config.index_interval_bytes
-        offset = end
+        offset = begin
         for batch, head in found:
-            last = offset + head[6]
+            last = offset + head[LAST_DELTA]
             length = len(batch)
-            latest = stamp if stamp >= 0 else head[8]
-            segment.note(offset, last, latest, position, length, interval, stamp if stamp >= 0 else head[7])
+            latest, first = (stamp, stamp) if stamp >= 0 else (head[MAX_TIMESTAMP], head[BASE_TIMESTAMP])
+            segment.note(offset, last, latest, position, length, interval, first)
             position += length
             offset = last + 1
         if steps:
             self._keep_producers(steps, segment)
         self._appended_bytes += size
         self._appended_batches += len(found)
-        self._end = offset
-        return Appended(end, offset - 1, stamp, self._start, False)
+        self._end = end
+        return Appended(begin, end - 1, stamp, self._start, False)
+
+    def _admit(
+        self, found: list[tuple[memoryview, Head]], now: int, internal: bool
+    ) -> tuple[int, int, list[states.Step], Sent | None]:
+        """The end of the log with the batches, their newest timestamp, how producers change, and what was written before."""
+        offset = end = self._end
+        changes: dict[int, Producer] | None = None
+        steps: list[states.Step] = []
+        repeated: Sent | None = None
+        newest = -1
+        for batch, head in found:
+            if head[PRODUCER_ID] >= 0:
+                if changes is None:
+                    changes = {}
+                duplicate = self._note_producer(batch, head, offset, now, internal, changes, steps)
+                if duplicate is not None:
+                    repeated = duplicate if repeated is None else repeated._replace(last_offset=duplicate.last_offset)
+                    continue
+            if repeated is not None:
+                raise OutOfOrderSequence(f"{self.name}: new batches and repeated ones in one append")
+            offset += head[LAST_DELTA] + 1
+            if head[MAX_TIMESTAMP] > newest:
+                newest = head[MAX_TIMESTAMP]
+        if repeated is not None and offset != end:
+            raise OutOfOrderSequence(f"{self.name}: new batches and repeated ones in one append")
+        return offset, newest, steps, repeated
+
+    def _write(self, segment: Segment, data: bytearray | memoryview, position: int) -> None:
+        file = segment.file
+        assert file is not None, "the active segment is open"
+        try:
+            if os.pwrite(file.fd, data, position) != len(data):
+                write_all(file.fd, data, position)
+        except OSError as error:
+            self._undo(file, position, error)
+        if failpoints.tripped:
+            failpoints.reach(failpoints.APPEND_WRITTEN)
 
     def _note_producer(
         self,
@@ -183,27 +204,27 @@ class Appending(State):
         changes: dict[int, Producer],
         steps: list[states.Step],
     ) -> Sent | None:
-        producer_id, epoch = head[9], head[10]
+        producer_id, epoch = head[PRODUCER_ID], head[PRODUCER_EPOCH]
         state = changes.get(producer_id) or self._producers.get(producer_id)
-        if head[5] & CONTROL:
+        if head[ATTRIBUTES] & CONTROL:
             try:
                 said = marker(batch)
             except RecordsError as error:
                 raise InvalidRecord(f"{self.name}: an unreadable control batch: {error}") from None
             if said is not None:
-                after = states.ended(state, producer_id, epoch, said, head[8], now)
+                after = states.ended(state, producer_id, epoch, said, head[MAX_TIMESTAMP], now)
                 changes[producer_id] = after
                 steps.append((producer_id, after, offset, said.commit))
             return None
-        first = head[11]
-        last = (first + head[6]) & MAX_SEQUENCE if first >= 0 else first
+        first = head[BASE_SEQUENCE]
+        last = (first + head[LAST_DELTA]) & MAX_SEQUENCE if first >= 0 else first
         if not internal:
             duplicate = states.duplicate(state, epoch, first, last)
             if duplicate is not None:
                 return duplicate
-        transactional = bool(head[5] & TRANSACTIONAL)
-        latest = now if self.topic.config.log_append_time else head[8]
-        sent = Sent(first, last, offset, offset + head[6], latest)
+        transactional = bool(head[ATTRIBUTES] & TRANSACTIONAL)
+        latest = now if self.topic.config.log_append_time else head[MAX_TIMESTAMP]
+        sent = Sent(first, last, offset, offset + head[LAST_DELTA], latest)
         try:
             after = states.sent(state, producer_id, epoch, sent, now, transactional=transactional, client=not internal)
         except states.REFUSALS as error:
@@ -294,10 +315,10 @@ class Appending(State):
 
 def _stamp(batch: memoryview, head: Head, stamp: int) -> None:
     # The type of the timestamps and the newest one are the topic's business, so the checksum is made again.
-    attributes = head[5] | LOG_APPEND_TIME if stamp >= 0 else head[5] & ~LOG_APPEND_TIME
-    fields = list(HEADER.unpack_from(batch))
-    fields[5] = attributes
+    fields = Header._make(HEADER.unpack_from(batch))
     if stamp >= 0:
-        fields[8] = stamp
+        fields = fields._replace(attributes=head[ATTRIBUTES] | LOG_APPEND_TIME, max_timestamp=stamp)
+    else:
+        fields = fields._replace(attributes=head[ATTRIBUTES] & ~LOG_APPEND_TIME)
     HEADER.pack_into(batch, 0, *fields)
     seal(batch)

@@ -28,9 +28,20 @@ from millstream.log import failpoints, swap
 from millstream.log.config import TopicConfig
 from millstream.log.errors import CorruptMessage, StorageError
 from millstream.log.files import File, write_all
+from millstream.log.head import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    LAST_DELTA,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    Head,
+)
 from millstream.log.index import Aborted, Index
 from millstream.log.producers import Producer
-from millstream.log.scan import MAX_SIZE, Head, whole
+from millstream.log.scan import MAX_SIZE, whole
 from millstream.log.segment import Segment
 from millstream.log.state import State
 from millstream.protocol.records import (
@@ -129,31 +140,31 @@ class Transactions:
 
     def data(self, head: Head) -> bool:
         """Whether the records of this data batch were aborted."""
-        last = head[0] + head[6]
+        last = head[BASE_OFFSET] + head[LAST_DELTA]
         self._advance(last)
-        if not head[5] & TRANSACTIONAL:
+        if not head[ATTRIBUTES] & TRANSACTIONAL:
             return False
-        found = self._aborted.get(head[9])
+        found = self._aborted.get(head[PRODUCER_ID])
         if found is None:
-            self._committed.add(head[9])
+            self._committed.add(head[PRODUCER_ID])
             return False
-        self._aborted[head[9]] = found[0], True
+        self._aborted[head[PRODUCER_ID]] = found[0], True
         return True
 
     def control(self, head: Head, batch: memoryview) -> bool:
         """Whether this marker is needed no longer: no record of its transaction was met before it."""
-        self._advance(head[0] + head[6])
-        said = marker(batch) if head[12] else None
-        if head[12] == 0:
+        self._advance(head[BASE_OFFSET] + head[LAST_DELTA])
+        said = marker(batch) if head[RECORD_COUNT] else None
+        if head[RECORD_COUNT] == 0:
             return True
         if said is None:
             return False
         if said.commit:
-            if head[9] in self._committed:
-                self._committed.discard(head[9])
+            if head[PRODUCER_ID] in self._committed:
+                self._committed.discard(head[PRODUCER_ID])
                 return False
             return True
-        found = self._aborted.pop(head[9], None)
+        found = self._aborted.pop(head[PRODUCER_ID], None)
         if found is None or not found[1]:
             return True
         self.kept.append(found[0])
@@ -251,11 +262,11 @@ def _count(partition: State, segment: Segment, start: int, newest: Newest, trans
     for _, head, batch in whole(file.fd, 0, segment.size, segment.name):
         if partition.stopping:
             raise Interrupted
-        last = head[0] + head[6]
-        if head[5] & CONTROL:
+        last = head[BASE_OFFSET] + head[LAST_DELTA]
+        if head[ATTRIBUTES] & CONTROL:
             transactions.control(head, batch)
         elif not transactions.data(head) and last >= start:
-            if not newest.room(head[12]):
+            if not newest.room(head[RECORD_COUNT]):
                 return False
             newest.count(batch)
         if last >= start:
@@ -283,13 +294,15 @@ class Cleaner:
 
     def clean(self, head: Head, batch: memoryview) -> memoryview | bytearray | None:
         """What stays of the batch: itself, a smaller one, or None."""
-        control = bool(head[5] & CONTROL)
+        control = bool(head[ATTRIBUTES] & CONTROL)
         discard = self.transactions.control(head, batch) if control else self.transactions.data(head)
         emptied_transaction = control and discard
         if control and discard:
-            discard = bool(head[5] & DELETE_HORIZON) and head[7] <= self._now
-        marks = None if control or discard else self._newest.marks(head[0], head[0] + head[6])
-        if marks and head[12] and marks.count(_NEWEST) == head[12]:
+            discard = bool(head[ATTRIBUTES] & DELETE_HORIZON) and head[BASE_TIMESTAMP] <= self._now
+        marks = (
+            None if control or discard else self._newest.marks(head[BASE_OFFSET], head[BASE_OFFSET] + head[LAST_DELTA])
+        )
+        if marks and head[RECORD_COUNT] and marks.count(_NEWEST) == head[RECORD_COUNT]:
             return batch
         found = entries(batch) if marks is None or any(marks) else []
         if discard:
@@ -300,7 +313,7 @@ class Cleaner:
             kept = self._kept(head, found, marks)
         if not kept:
             return self._empty(head) if self._remembered(head, control) else None
-        horizon = not head[5] & DELETE_HORIZON and (
+        horizon = not head[ATTRIBUTES] & DELETE_HORIZON and (
             emptied_transaction or (not control and any(tombstone for _, _, _, tombstone, _ in kept))
         )
         if len(kept) == len(found) and not horizon:
@@ -318,9 +331,9 @@ class Cleaner:
         return encode(header, [record for record in records(batch) if record.offset in offsets])
 
     def _kept(self, head: Head, found: list[Entry], marks: bytearray | None) -> list[Entry]:
-        tombstones = not head[5] & DELETE_HORIZON or self._now < head[7]
+        tombstones = not head[ATTRIBUTES] & DELETE_HORIZON or self._now < head[BASE_TIMESTAMP]
         if marks is not None:
-            base = head[0]
+            base = head[BASE_OFFSET]
             return [e for e in found if marks[e[0] - base] and (tombstones or not e[3])]
         end, superseded = self._newest.end, self._newest.superseded
         return [
@@ -330,14 +343,14 @@ class Cleaner:
         ]
 
     def _remembered(self, head: Head, control: bool) -> bool:
-        if head[0] + head[6] + 1 == self._newest.end:
+        if head[BASE_OFFSET] + head[LAST_DELTA] + 1 == self._newest.end:
             return True
-        state = self._last_of.get(head[9]) if head[9] >= 0 else None
+        state = self._last_of.get(head[PRODUCER_ID]) if head[PRODUCER_ID] >= 0 else None
         if state is None:
             return False
         if state.batches:
-            return head[0] + head[6] == state.last_offset
-        return control and head[10] == state.epoch
+            return head[BASE_OFFSET] + head[LAST_DELTA] == state.last_offset
+        return control and head[PRODUCER_EPOCH] == state.epoch
 
     @staticmethod
     def _empty(head: Head) -> bytearray:
@@ -372,15 +385,17 @@ def _clean(partition: State, group: list[Segment], cleaner: Cleaner, config: Top
                     continue
                 said = HEADER.unpack_from(kept)
                 new.note(
-                    said[0],
-                    said[0] + said[6],
-                    said[8],
+                    said[BASE_OFFSET],
+                    said[BASE_OFFSET] + said[LAST_DELTA],
+                    said[MAX_TIMESTAMP],
                     begin + len(waiting),
                     len(kept),
                     config.index_interval_bytes,
-                    said[8] if said[5] & (LOG_APPEND_TIME | DELETE_HORIZON) else said[7],
+                    said[MAX_TIMESTAMP]
+                    if said[ATTRIBUTES] & (LOG_APPEND_TIME | DELETE_HORIZON)
+                    else said[BASE_TIMESTAMP],
                 )
-                new.index.sum_up(said[0])
+                new.index.sum_up(said[BASE_OFFSET])
                 waiting += kept
                 if len(waiting) >= WRITE_BUFFER:
                     write_all(out.fd, waiting, begin)

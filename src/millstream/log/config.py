@@ -19,6 +19,8 @@ _INT_MAX: Final = 2**31 - 1
 _DAY: Final = 86_400_000
 _MIB: Final = 1024 * 1024
 
+TYPES: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+"""Values of compression.type beside `producer`, by the numbers of the codecs."""
 DURABILITY: Final = ("os", "interval", "commit")
 INTERVAL_MS: Final = 1000
 """fsync interval of `millstream.durability=interval` while flush.ms is left at Kafka's "never"."""
@@ -76,16 +78,16 @@ def _one_of(*choices: str) -> Check:
 
 
 def _policy(value: str) -> str | None:
-    parts = policies(value)
-    if not parts or not parts <= {"compact", "delete"}:
-        return "expected compact, delete, or both separated by a comma"
+    # As Kafka's ConfigDef.ValidList: empty, or values that are neither empty nor repeated.
+    parts = [part.strip() for part in value.split(",")] if value.strip() else []
+    if not set(parts) <= {"compact", "delete"} or len(parts) > len(set(parts)):
+        return "expected compact, delete, both separated by a comma, or nothing (everything is kept)"
     return None
 
 
-def _compression(value: str) -> str | None:
-    if value in ("uncompressed", "zstd", "lz4", "snappy", "gzip"):
-        return "the log keeps batches as producers compressed them: leave it at producer and set it in the producer"
-    return None if value == "producer" else "expected producer"
+def _gzip_level(value: str) -> str | None:
+    # CompressionType.GZIP.levelValidator: 0 is none.
+    return "expected -1, or a whole number from 1 to 9" if value == "0" else _number(-1, 9)(value)
 
 
 def _throttled(value: str) -> str | None:
@@ -105,10 +107,10 @@ _BOOLEAN = _one_of("true", "false")
 
 SETTINGS: Final[dict[str, Setting]] = {
     "cleanup.policy": Setting("list", "delete", _policy, "log.cleanup.policy"),
-    "compression.gzip.level": Setting("int", "-1", _number(-1, 9), "compression.gzip.level", False),
-    "compression.lz4.level": Setting("int", "9", _number(1, 17), "compression.lz4.level", False),
-    "compression.type": Setting("string", "producer", _compression, "compression.type"),
-    "compression.zstd.level": Setting("int", "3", _number(-131072, 22), "compression.zstd.level", False),
+    "compression.gzip.level": Setting("int", "-1", _gzip_level, "compression.gzip.level"),
+    "compression.lz4.level": Setting("int", "9", _number(1, 17), "compression.lz4.level"),
+    "compression.type": Setting("string", "producer", _one_of("producer", *TYPES), "compression.type"),
+    "compression.zstd.level": Setting("int", "3", _number(-131072, 22), "compression.zstd.level"),
     "delete.retention.ms": Setting("long", str(_DAY), _long(0), "log.cleaner.delete.retention.ms"),
     "file.delete.delay.ms": Setting("long", "60000", _long(0), "log.segment.delete.delay.ms", False),
     "errors.deadletterqueue.group.enable": Setting("boolean", "false", _BOOLEAN, None, False),
@@ -152,6 +154,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "millstream.backlog.exclude": Setting("list", "", lambda value: None),
     "millstream.durability": Setting("string", "os", _one_of(*DURABILITY), "millstream.durability"),
     "millstream.overload": Setting("string", "buffer", _one_of(*POLICIES)),
+    "millstream.validation": Setting("string", "check", _one_of("check", "trust"), "millstream.validation"),
 }
 """Every setting of a topic that the log knows, by name."""
 
@@ -243,6 +246,8 @@ class TopicConfig:
             self.segment_ms = min(self.segment_ms, self.max_compaction_lag_ms)
         self.max_message_bytes = int(get("max.message.bytes"))
         self.max_decompressed_bytes = int(get("max.decompressed.message.bytes"))
+        self.codec = None if get("compression.type") == "producer" else TYPES.index(get("compression.type"))
+        self.level = self._level()
         self.index_interval_bytes = int(get("index.interval.bytes"))
         self.segment_index_entries = max(1, int(get("segment.index.bytes")) // 8)
         self.log_append_time = get("message.timestamp.type") == "LogAppendTime"
@@ -261,7 +266,7 @@ class TopicConfig:
         self.durability = self._durability()
         self.overload = get("millstream.overload")
         self.drop = self.overload == "drop"
-        if self.drop and self.compact:
+        if self.drop and (self.compact or not self.delete):
             raise InvalidConfig(
                 "millstream.overload=drop needs cleanup.policy=delete: a ring of the newest holds no keys"
             )
@@ -278,7 +283,20 @@ class TopicConfig:
         self.backlog_exclude = tuple(
             part.strip() for part in get("millstream.backlog.exclude").split(",") if part.strip()
         )
+        self.trusts = get("millstream.validation") == "trust" and not self._looks_inside()
         self.flush_interval_ms = self.flush_ms if self.flush_ms < FOREVER else INTERVAL_MS
+
+    def _level(self) -> int | None:
+        name = "" if self.codec is None else f"compression.{TYPES[self.codec]}.level"
+        return int(self.get(name)) if name in SETTINGS else None
+
+    def _looks_inside(self) -> bool:
+        """Whether a setting is about each record."""
+        return (
+            self.compact
+            or (self.timestamp_before_max_ms < FOREVER and not self.log_append_time)
+            or self.max_decompressed_bytes < int(SETTINGS["max.decompressed.message.bytes"].default)
+        )
 
     def _check_archive(self) -> None:
         if self.compact:

@@ -5,13 +5,22 @@ Codes: https://kafka.apache.org/protocol#protocol_error_codes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
 class LogError(Exception):
-    """Something that the log refuses or cannot do; `code` is Kafka's number for it, the message says what to do."""
+    """Something that the log refuses or cannot do; `code` is Kafka's number for it, the message says what to do.
+
+    `records` are those of a batch that are to blame: their number in it, and what is wrong with each.
+    """
 
     code: ClassVar[int] = -1
+    records: Sequence[tuple[int, str]] = ()
+
+
+class UnreadableCompression(LogError):
+    """A batch that cannot be unpacked. Kafka has no code of its own for it: UNKNOWN_SERVER_ERROR."""
 
 
 class OffsetOutOfRange(LogError):

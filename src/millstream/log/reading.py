@@ -11,6 +11,7 @@ from crc32c import crc32c
 from millstream.log.errors import CorruptMessage
 from millstream.log.fetched import NotHere
 from millstream.log.files import File
+from millstream.log.head import BASE_OFFSET, LAST_DELTA, LEADER_EPOCH, LENGTH, MAX_TIMESTAMP
 from millstream.log.index import Index
 from millstream.log.scan import heads, whole
 from millstream.log.segment import Segment
@@ -100,7 +101,7 @@ def check_offsets(segment: Segment, file: File, index: Index, position: int) -> 
     end = end or segment.size
     found = 0
     for _, head in heads(file.fd, begin, end, segment.name):
-        found = crc32c(_OFFSET.pack(head[0]), found)
+        found = crc32c(_OFFSET.pack(head[BASE_OFFSET]), found)
     if found != expected:
         raise CorruptMessage(f"{segment.name}: between bytes {begin} and {end} a batch has a wrong offset", begin)
     return end
@@ -114,7 +115,7 @@ def locate_from(segment: Segment, file: File, position: int, expected: int, stop
     """
     damaged = -1
     for at, head in heads(file.fd, position, stop, segment.name):
-        base, last = head[0], head[0] + head[6]
+        base, last = head[BASE_OFFSET], head[BASE_OFFSET] + head[LAST_DELTA]
         if base == expected or (base > expected and (segment.gaps or damaged >= 0)):
             if last >= offset:
                 if damaged >= 0 and base > offset:
@@ -142,14 +143,14 @@ def trusted(
     best: Piece | None = None
     near = max(position, index.at_position(position + room))
     for at, head in heads(file.fd, near, stop, segment.name):
-        after = at + head[1] + OVERHEAD
+        after = at + head[LENGTH] + OVERHEAD
         if after > position + room:
             if best is None and at > position:
-                best = Piece(position, at, head[0])
+                best = Piece(position, at, head[BASE_OFFSET])
             elif best is None and one:
-                best = Piece(position, after, head[0] + head[6] + 1)
+                best = Piece(position, after, head[BASE_OFFSET] + head[LAST_DELTA] + 1)
             break
-        best = Piece(position, after, head[0] + head[6] + 1)
+        best = Piece(position, after, head[BASE_OFFSET] + head[LAST_DELTA] + 1)
     return best
 
 
@@ -178,20 +179,20 @@ def verified(
         stop = segment.size if stop is None else stop
         batches = whole(file.fd, position, stop, segment.name, min(256 * 1024, room + 65536))
         for found, (at, head, _) in enumerate(batches, 1):
-            base, last = head[0], head[0] + head[6]
+            base, last = head[BASE_OFFSET], head[BASE_OFFSET] + head[LAST_DELTA]
             if at >= checked:
                 checked = check_offsets(segment, file, index, at)
             fits = base <= expected <= last if best is None else base == expected
             if segment.gaps:
                 fits = last >= expected and (best is None or base >= expected)
-            if not fits or last >= bound or head[2] != 0:
+            if not fits or last >= bound or head[LEADER_EPOCH] != 0:
                 raise CorruptMessage(
                     f"{segment.name}: the batch at byte {at} says offsets {base} to {last} where {expected} is expected",
                     at,
                 )
             if base >= limit:
                 break
-            after = at + head[1] + OVERHEAD
+            after = at + head[LENGTH] + OVERHEAD
             if after - position > room and not (best is None and one):
                 break
             best = Piece(position, after, last + 1)
@@ -219,19 +220,24 @@ def at_time(
             if at >= checked:
                 checked = check_offsets(segment, file, index, at)
             # Not under the checksum, as in `verified`.
-            if head[0] < expected or (head[0] > expected and not segment.gaps) or head[2] != 0:
+            if (
+                head[BASE_OFFSET] < expected
+                or (head[BASE_OFFSET] > expected and not segment.gaps)
+                or head[LEADER_EPOCH] != 0
+            ):
                 raise CorruptMessage(
-                    f"{segment.name}: the batch at byte {at} says offset {head[0]} where {expected} is expected", at
+                    f"{segment.name}: the batch at byte {at} says offset {head[BASE_OFFSET]} where {expected} is expected",
+                    at,
                 )
-            expected = head[0] + head[6] + 1
-            if head[8] < timestamp or expected <= start:
+            expected = head[BASE_OFFSET] + head[LAST_DELTA] + 1
+            if head[MAX_TIMESTAMP] < timestamp or expected <= start:
                 continue
             try:
                 for record in records(batch):
                     if record.timestamp >= timestamp and record.offset >= start:
                         return record.offset, record.timestamp
             except RecordsError:
-                return max(head[0], start), head[8]
+                return max(head[BASE_OFFSET], start), head[MAX_TIMESTAMP]
     return None
 
 
@@ -240,12 +246,12 @@ def newest(segment: Segment, windows: Iterable[tuple[File, int, int]], start: in
     found = -1
     for file, position, stop in windows:
         for at, head in heads(file.fd, position, stop, segment.name):
-            if head[0] >= start:
-                found = max(found, head[8])
-            elif head[0] + head[6] >= start:
+            if head[BASE_OFFSET] >= start:
+                found = max(found, head[MAX_TIMESTAMP])
+            elif head[BASE_OFFSET] + head[LAST_DELTA] >= start:
                 _, _, batch = next(whole(file.fd, at, stop, segment.name))
                 try:
                     found = max((r.timestamp for r in records(batch) if r.offset >= start), default=-1)
                 except RecordsError:
-                    found = head[8]
+                    found = head[MAX_TIMESTAMP]
     return found

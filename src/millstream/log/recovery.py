@@ -31,9 +31,21 @@ from millstream.log import producers as states
 from millstream.log.checkpoint import Checkpoint
 from millstream.log.errors import CorruptMessage
 from millstream.log.files import File, read_into, remove_leftovers
+from millstream.log.head import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    LAST_DELTA,
+    LENGTH,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    Head,
+)
 from millstream.log.index import Index
 from millstream.log.producers import Producers, Sent
-from millstream.log.scan import Head, Source, heads, survey
+from millstream.log.scan import Source, heads, survey
 from millstream.log.segment import Segment, file_name
 from millstream.protocol.records import (
     CONTROL,
@@ -219,11 +231,19 @@ def _survey(segment: Segment, begin: int, size: int, next_base: int | None, foun
         if not good:
             damaged.append(position)
             continue
-        if head[0] != segment.end_offset:
+        if head[BASE_OFFSET] != segment.end_offset:
             segment.gaps = True
-        segment.note(head[0], head[0] + head[6], head[8], position, head[1] + OVERHEAD, 4096, _first_timestamp(head))
-        segment.index.sum_up(head[0])
-        kept = position + head[1] + OVERHEAD
+        segment.note(
+            head[BASE_OFFSET],
+            head[BASE_OFFSET] + head[LAST_DELTA],
+            head[MAX_TIMESTAMP],
+            position,
+            head[LENGTH] + OVERHEAD,
+            4096,
+            _first_timestamp(head),
+        )
+        segment.index.sum_up(head[BASE_OFFSET])
+        kept = position + head[LENGTH] + OVERHEAD
         for place in damaged:
             segment.gaps = True
             whole = False
@@ -244,7 +264,7 @@ def _survey(segment: Segment, begin: int, size: int, next_base: int | None, foun
 
 
 def _first_timestamp(head: Head) -> int:
-    return head[8] if head[5] & 0x48 else head[7]
+    return head[MAX_TIMESTAMP] if head[ATTRIBUTES] & 0x48 else head[BASE_TIMESTAMP]
 
 
 def _producers(found: Recovered, start: int, end: int, now: int) -> None:
@@ -289,9 +309,9 @@ def index_of(source: Source, segment: Segment) -> Index:
     for position, head, good in walk:
         if good:
             if not index.offsets or position >= (index.offsets[-1] & 0xFFFF_FFFF) + 4096:
-                index.add(head[0] - segment.base, position, newest)
-            newest = max(newest, head[8])
-            index.sum_up(head[0])
+                index.add(head[BASE_OFFSET] - segment.base, position, newest)
+            newest = max(newest, head[MAX_TIMESTAMP])
+            index.sum_up(head[BASE_OFFSET])
         whole = whole and good
     if not whole:
         del index.sums[:]
@@ -314,7 +334,7 @@ def replay(file: File, segment: Segment, offset: int, producers: Producers, coll
     """
     try:
         for position, head in heads(file.fd, 0, segment.size, segment.name):
-            if head[9] >= 0 and head[0] + head[6] >= offset:
+            if head[PRODUCER_ID] >= 0 and head[BASE_OFFSET] + head[LAST_DELTA] >= offset:
                 aborted = apply(producers, head, lambda p=position, h=head: _read(file, p, h), now)  # type: ignore[misc]
                 if aborted is not None and collect is not None:
                     collect.aborted.append(aborted)
@@ -323,35 +343,43 @@ def replay(file: File, segment: Segment, offset: int, producers: Producers, coll
 
 
 def _read(file: File, position: int, head: Head) -> bytes:
-    return os.pread(file.fd, head[1] + OVERHEAD, position)
+    return os.pread(file.fd, head[LENGTH] + OVERHEAD, position)
 
 
 def apply(producers: Producers, head: Head, content: Callable[[], bytes], now: int) -> indexes.Aborted | None:
     """Count a stored batch of an idempotent producer in; the aborted transaction that it ended, if it did."""
-    producer_id, epoch = head[9], head[10]
+    producer_id, epoch = head[PRODUCER_ID], head[PRODUCER_EPOCH]
     state = producers.get(producer_id)
-    if head[5] & CONTROL:
+    if head[ATTRIBUTES] & CONTROL:
         said = marker(content())
         if said is None:
             return None
         after = states.Producer(
             epoch,
             said.coordinator_epoch,
-            head[8],
+            head[MAX_TIMESTAMP],
             now,
             -1,
             state.batches if epoch == state.epoch else (),
         )
-        return producers.end(producer_id, after, said.commit, head[0])
-    last = head[0] + head[6]
-    batch = Sent(head[11], (head[11] + head[6]) & MAX_SEQUENCE, head[0], last, head[8])
+        return producers.end(producer_id, after, said.commit, head[BASE_OFFSET])
+    last = head[BASE_OFFSET] + head[LAST_DELTA]
+    batch = Sent(
+        head[BASE_SEQUENCE],
+        (head[BASE_SEQUENCE] + head[LAST_DELTA]) & MAX_SEQUENCE,
+        head[BASE_OFFSET],
+        last,
+        head[MAX_TIMESTAMP],
+    )
     begun = state.transaction_start
-    if begun < 0 and head[5] & TRANSACTIONAL:
-        begun = head[0]
+    if begun < 0 and head[ATTRIBUTES] & TRANSACTIONAL:
+        begun = head[BASE_OFFSET]
     kept = state.batches if epoch == state.epoch else ()
     producers.put(
         producer_id,
-        states.Producer(epoch, state.coordinator_epoch, head[8], now, begun, (*kept[1 - states.REMEMBERED :], batch)),
+        states.Producer(
+            epoch, state.coordinator_epoch, head[MAX_TIMESTAMP], now, begun, (*kept[1 - states.REMEMBERED :], batch)
+        ),
     )
     return None
 

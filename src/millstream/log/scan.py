@@ -1,7 +1,6 @@
 """Walking a segment file batch by batch, with or without checking what is in the batches.
 
-The walks give raw header tuples in the order of `records.HEADER`, because they are the inner loops of recovery,
-compaction and reads.
+The walks give headers as plain tuples (see head.py), because they are the inner loops of recovery, compaction and reads.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ from crc32c import crc32c
 
 from millstream.log.errors import CorruptMessage
 from millstream.log.files import read_into
+from millstream.log.head import BASE_OFFSET, CRC, LAST_DELTA, LEADER_EPOCH, LENGTH, MAGIC_BYTE, Head
 from millstream.protocol.records import CRC_START, HEADER, HEADER_SIZE, MAGIC, OVERHEAD, valid
-
-Head = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
-"""base_offset, length, leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
-producer_id, producer_epoch, base_sequence, count"""
 
 Source = Callable[[memoryview, int], int]
 """Fills a buffer from a position on and says how many bytes there were: a file's, or those of an archived segment."""
@@ -43,8 +39,8 @@ def heads(fd: int, position: int, stop: int, name: str) -> Iterator[tuple[int, H
             if filled < HEADER_SIZE:
                 raise CorruptMessage(f"{name}: a batch header is cut short at byte {position} of {stop}", position)
         head: Head = _unpack(buffer, position - start)  # type: ignore[assignment]
-        size = head[1] + OVERHEAD
-        if head[3] != MAGIC or head[1] < SMALLEST or position + size > stop:
+        size = head[LENGTH] + OVERHEAD
+        if head[MAGIC_BYTE] != MAGIC or head[LENGTH] < SMALLEST or position + size > stop:
             raise CorruptMessage(f"{name}: no record batch where one should begin, at byte {position}", position)
         yield position, head
         position += size
@@ -66,8 +62,8 @@ def whole(fd: int, position: int, stop: int, name: str, chunk: int = _CHUNK) -> 
             if filled < HEADER_SIZE:
                 raise CorruptMessage(f"{name}: a batch header is cut short at byte {position} of {stop}", position)
         head: Head = _unpack(buffer, at)  # type: ignore[assignment]
-        size = head[1] + OVERHEAD
-        if head[3] != MAGIC or head[1] < SMALLEST or position + size > stop:
+        size = head[LENGTH] + OVERHEAD
+        if head[MAGIC_BYTE] != MAGIC or head[LENGTH] < SMALLEST or position + size > stop:
             raise CorruptMessage(f"{name}: no record batch where one should begin, at byte {position}", position)
         if at + size > filled:
             if size > len(buffer):
@@ -78,9 +74,10 @@ def whole(fd: int, position: int, stop: int, name: str, chunk: int = _CHUNK) -> 
             if filled < size:
                 raise CorruptMessage(f"{name}: the batch at byte {position} is cut short", position)
         batch = view[at : at + size]
-        if crc32c(batch[CRC_START:]) != head[4]:
+        if crc32c(batch[CRC_START:]) != head[CRC]:
             raise CorruptMessage(
-                f"{name}: the batch of offset {head[0]} at byte {position} has a wrong checksum: its bytes changed on disk",
+                f"{name}: the batch of offset {head[BASE_OFFSET]} at byte {position} has a wrong checksum: "
+                "its bytes changed on disk",
                 position,
             )
         yield position, head, batch
@@ -115,8 +112,8 @@ def survey(
             if filled < HEADER_SIZE:
                 return
         head: Head = _unpack(buffer, at)  # type: ignore[assignment]
-        length = head[1] + OVERHEAD
-        if head[3] != MAGIC or head[1] < SMALLEST or position + length > size:
+        length = head[LENGTH] + OVERHEAD
+        if head[MAGIC_BYTE] != MAGIC or head[LENGTH] < SMALLEST or position + length > size:
             return
         if at + length > filled:
             if length > len(buffer):
@@ -124,13 +121,13 @@ def survey(
                 view = memoryview(buffer)
             start, at = position, 0
             filled = source(view, position)
-        last = head[0] + head[6]
+        last = head[BASE_OFFSET] + head[LAST_DELTA]
         good = (
             at + length <= filled
             and valid(view[at : at + length])
-            and (head[0] == expected or (head[0] > expected and not exact))
-            and head[6] >= 0
-            and head[2] == 0  # The leader epoch is not under the checksum; the log writes 0.
+            and (head[BASE_OFFSET] == expected or (head[BASE_OFFSET] > expected and not exact))
+            and head[LAST_DELTA] >= 0
+            and head[LEADER_EPOCH] == 0  # The leader epoch is not under the checksum; the log writes 0.
             and last - base <= MAX_SIZE
             and (following is None or last < following)
         )

@@ -17,6 +17,7 @@ from millstream.log import index as indexes
 from millstream.log.archive import Entry
 from millstream.log.errors import ArchiveError, CorruptMessage
 from millstream.log.files import File, read_into
+from millstream.log.head import BASE_OFFSET, LAST_DELTA, LENGTH
 from millstream.log.index import Index
 from millstream.log.reading import check_offsets
 from millstream.log.scan import Source, survey
@@ -132,12 +133,12 @@ def _walk(
     offset = base
     waiting: Place | None = None
     for position, head, good in survey(source, 0, size, base, base, following, dense=dense, **options):
-        end = position + head[1] + OVERHEAD
+        end = position + head[LENGTH] + OVERHEAD
         if good:
             if waiting is not None:
                 yield waiting
                 waiting = None
-            offset = head[0] + head[6] + 1
+            offset = head[BASE_OFFSET] + head[LAST_DELTA] + 1
         elif waiting is None:
             waiting = (position, offset, "the checksum or the offsets of a batch are wrong")
     if waiting is None and end < size:

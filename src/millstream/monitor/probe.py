@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
-from millstream.client.connect import config
+from millstream.client.consumer import Consumer, consumer
 from millstream.settings import Kafka
 
 MAX_PLACES = (
@@ -69,17 +69,13 @@ class Probe:
 
     def _round(self, places: Mapping[tuple[str, int], int]) -> dict[Place, Found]:
         if self._consumer is None:
-            self._consumer = Consumer(
-                config(
-                    self._kafka,
-                    group_id="millstream.lag",  # required by the client; nothing is joined and nothing committed
-                    enable_auto_commit=False,
-                    enable_partition_eof=True,
-                    auto_offset_reset="earliest",
-                    isolation_level="read_uncommitted",  # an open transaction is no reason to wait
-                    fetch_message_max_bytes=FETCH_BYTES,
-                    fetch_wait_max_ms=20,
-                )
+            self._consumer = consumer(
+                self._kafka,
+                "millstream.lag",
+                enable_partition_eof=True,
+                isolation_level="read_uncommitted",  # an open transaction is no reason to wait
+                fetch_message_max_bytes=FETCH_BYTES,
+                fetch_wait_max_ms=20,
             )
         seen: dict[tuple[str, int], list[Message]] = {place: [] for place in places}
         open_ = set(places)

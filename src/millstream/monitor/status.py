@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 
 from millstream.app.names import STATUS
 from millstream.client.admin import end_offsets, ensure_topic, start_offsets, topic_names
-from millstream.client.connect import config, unreachable
+from millstream.client.connect import unreachable
+from millstream.client.consumer import consumer as open_consumer
 from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.settings import Kafka, MillstreamError
@@ -234,15 +235,8 @@ class Follower:
                 self._stop.wait(RETRY_S)
         else:
             return
-        consumer = Consumer(
-            config(
-                self._kafka,
-                group_id="millstream.status",  # required by the client; nothing is joined and nothing committed
-                enable_auto_commit=False,
-                enable_partition_eof=True,
-                auto_offset_reset="earliest",
-                fetch_wait_max_ms=_FETCH_MS,
-            )
+        consumer = open_consumer(
+            self._kafka, "millstream.status", enable_partition_eof=True, fetch_wait_max_ms=_FETCH_MS
         )
         unread = {p: offset for (_, p), offset in end.items() if start[STATUS, p] < offset}
         try:

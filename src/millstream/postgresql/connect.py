@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import LiteralString
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
@@ -17,34 +21,38 @@ _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_coun
 
 Connection = psycopg.Connection[TupleRow]
 
-# What libpq and PostgreSQL say, and what to do about it. Only the text tells them apart: libpq gives no code for failed
-# connections.
-_ADVICE = (
-    ("password authentication failed", "Check user and password."),
+# What libpq takes from the environment: it would win over what a connection string leaves open, PGPASSWORD over a passfile.
+_VARIABLES = frozenset(
+    {option.envvar.decode() for option in pq.Conninfo.get_defaults() if option.envvar}
+    | {"PGSERVICEFILE", "PGSYSCONFDIR", "PGTZ", "PGDATESTYLE", "PGGEQO"}
+)
+_environment = threading.RLock()
+
+# What a server's refusal means that waiting does not mend, by SQLSTATE (PostgreSQL documentation, appendix A).
+_FINAL = {"3D000": "Create it, or correct the name in the connection string.", "42501": "The role lacks that right."}
+_FINAL_CLASSES = {"28": "Check user and password."}  # invalid authorization specification
+# libpq gives no SQLSTATE when connecting fails, so here, and only here, the text decides. All else passes.
+_REFUSED_CONNECTING = (
+    ("authentication failed", "Check user and password."),
     ("no password supplied", "The server wants a password: add one, or passfile=PATH, to the connection string."),
     ("no pg_hba.conf entry", "The server's pg_hba.conf has no line for this user, database and address."),
     ("does not exist", "Create it, or correct the name in the connection string."),
+    ("permission denied for database", "The role needs CONNECT on the database."),
+    ("is not permitted to log in", "The role needs LOGIN."),
+    ("server does not support SSL", "Check sslmode in the connection string."),
+    ("certificate verify failed", "Check sslrootcert in the connection string."),
+    ("does not match host name", "The server's certificate is for another host: check the host, or sslmode."),
+)
+# What may pass, and what to look at when it does not.
+_ADVICE = (
     ("too many", "The server has no connection left: raise max_connections, or end other clients."),
     ("remaining connection slots are reserved", "The server has no connection left: raise max_connections."),
     ("could not translate host name", "Check the host's name."),
-    ("Name or service not known", "Check the host's name."),
     ("Connection refused", "Nothing listens there: is the server running, and is the port right?"),
     ("timeout expired", "The host does not answer: check the address and the firewall."),
     ("starting up", "The server is starting or recovering; try again in a moment."),
     ("shutting down", "The server is shutting down."),
-    ("SSL", "Check sslmode and the certificates in the connection string."),
-)
-
-
-# What waiting does not mend.
-_REFUSALS = (
-    "authentication failed",
-    "no password",
-    "no pg_hba.conf",
-    "does not exist",
-    "host name",
-    "not known",
-    "SSL",
+    ("SSL", "If it stays so, check sslmode and the certificates in the connection string."),
 )
 
 
@@ -61,6 +69,7 @@ def connect(
 
     application: shown in pg_stat_activity. database: instead of the one in the connection string.
     statement_timeout_s: how long a statement may take, 0 for as long as it takes. more: libpq parameters.
+    PG… variables of the environment are for other programs and make no difference here.
     Raises Unreachable when the server does not answer or is not ready, and another MillstreamError when it refuses.
     """
     parameters = _parameters(conninfo)
@@ -74,17 +83,47 @@ def connect(
     if options.strip():
         changes["options"] = f"{options} {changes.get('options') or ''}".strip()
     try:
-        return psycopg.connect(**{**defaults, **parameters, **changes}, autocommit=autocommit)  # type: ignore[arg-type]
+        with _own_environment():
+            return psycopg.connect(**{**defaults, **parameters, **changes}, autocommit=autocommit)  # type: ignore[arg-type]
     except psycopg.Error as error:
-        raise explain(error, conninfo) from error
+        raise explain(error, conninfo, connecting=True) from error
 
 
-def explain(error: Exception, conninfo: str) -> MillstreamError:
-    """Return the error for the user of a failed connection."""
+@contextmanager
+def _own_environment() -> Iterator[None]:
+    """Without libpq's variables, if there are any; one connection at a time then, as the environment is the process's."""
+    if not _VARIABLES & os.environ.keys():
+        yield
+        return
+    with _environment:
+        kept = {name: os.environ.pop(name) for name in _VARIABLES & os.environ.keys()}
+        try:
+            yield
+        finally:
+            os.environ.update(kept)
+
+
+def explain(error: Exception, conninfo: str, *, connecting: bool = False) -> MillstreamError:
+    """Return the error for the user.
+
+    It is Unreachable, which passes, unless PostgreSQL refused what waiting does not mend. connecting: it failed to connect.
+    """
     said = " ".join(str(error).split())
-    advice = next((advice for words, advice in _ADVICE if words in said), "")
-    kind = MillstreamError if any(words in said for words in _REFUSALS) else Unreachable
+    advice = _refusal(error, said, connecting=connecting)
+    kind = Unreachable if advice is None else MillstreamError
+    if advice is None:
+        advice = next((advice for words, advice in _ADVICE if words in said), "")
     return kind(redact(f"PostgreSQL at {address(conninfo)}: {said}. {advice}".rstrip()))
+
+
+def _refusal(error: Exception, said: str, *, connecting: bool) -> str | None:
+    """Return what to do about a refusal that stays, None when it may pass."""
+    state = getattr(error, "sqlstate", None)
+    if state is not None:
+        return _FINAL.get(state) or _FINAL_CLASSES.get(state[:2])
+    if not connecting:
+        return None
+    return next((advice for words, advice in _REFUSED_CONNECTING if words in said), None)
 
 
 def address(conninfo: str) -> str:

@@ -20,13 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millstream.postgresql import account as accounts
 from millstream.postgresql import binaries, cluster
-from millstream.postgresql.connect import ensure_database
-from millstream.settings import MillstreamError
+from millstream.postgresql.connect import connect, ensure_database
+from millstream.settings import MillstreamError, Unreachable
 
 DATABASE = "millstream"  # the store of views
 _PORTS = range(15_433, 32_768)  # below the ports that the system hands out itself, so that a kept one stays free
@@ -178,9 +177,9 @@ class Server:
         while True:
             self.check()
             try:
-                psycopg.connect(self.conninfo("postgres"), connect_timeout=5).close()
+                connect(self.conninfo("postgres"), connect_timeout=5).close()
                 return
-            except psycopg.OperationalError as error:
+            except Unreachable as error:
                 if time.monotonic() > deadline:
                     raise MillstreamError(
                         f"PostgreSQL in {self.folder} took no connection within {START_S:.0f} s: {error}"

@@ -176,11 +176,13 @@ def apply(
     query: str,
     query_id: str | UUID,
     batch_id: int,
+    whole: bool = False,
 ) -> int | None:
     """Write a batch into the target's table, once. Returns the number of rows sent, or None when the batch was there already.
 
     Rows whose key is in the table replace what is there. When a key comes several times, the last row of the batch counts.
     Columns of the table that the rows lack keep their values. Call `ensure` first, once per process and schema.
+    whole: the rows are all that the table is to hold: others are removed, and equal ones are left alone.
     Raises MillstreamError for values that PostgreSQL cannot hold (a NUL character in a text, a number that is too large).
     """
     names = [column.name for column in target.columns]
@@ -199,8 +201,8 @@ def apply(
             # DELETE, not TRUNCATE: readers see the old rows until this batch is committed, and are never kept waiting.
             connection.execute(sql.SQL("DELETE FROM {}").format(target.sql_name))
             _log.info("%s is emptied: query %s starts from the beginning", target.full_name, query)
-        if rows.num_rows:
-            _write(connection, target, rows)
+        if rows.num_rows or whole:
+            _write(connection, target, rows, whole)
         connection.execute(
             "INSERT INTO millstream.checkpoints (app, query, query_id, batch_id, at) VALUES (%s, %s, %s, %s, now())"
             " ON CONFLICT (app, query) DO UPDATE SET (query_id, batch_id, at) ="
@@ -224,7 +226,7 @@ def _checkpoint(connection: Connection, app: str, query: str) -> tuple[UUID, int
     return checkpoint(connection, app, query)
 
 
-def _write(connection: Connection, target: Target, rows: pyarrow.RecordBatch | pyarrow.Table) -> None:
+def _write(connection: Connection, target: Target, rows: pyarrow.RecordBatch | pyarrow.Table, whole: bool) -> None:
     staging = _staging(connection, target)
     columns = [c.name for c in target.columns]
     copy = sql.SQL("COPY {} ({}) FROM STDIN").format(staging, identifiers(columns))
@@ -239,6 +241,13 @@ def _write(connection: Connection, target: Target, rows: pyarrow.RecordBatch | p
         if changed:
             action = sql.SQL("UPDATE SET {}").format(
                 sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in changed)
+            )
+        if whole:
+            _remove_others(connection, target, staging)
+        if whole and changed:
+            action += sql.SQL(" WHERE ({old}) IS DISTINCT FROM ({new})").format(
+                old=sql.SQL(", ").join(sql.Identifier(target.schema, target.table, name) for name in changed),
+                new=sql.SQL(", ").join(sql.Identifier("excluded", name) for name in changed),
             )
         connection.execute(
             sql.SQL(
@@ -257,6 +266,16 @@ def _write(connection: Connection, target: Target, rows: pyarrow.RecordBatch | p
         said = error.diag.message_primary or str(error)
         context = f" ({error.diag.context})" if error.diag.context else ""
         raise MillstreamError(f"{target.full_name} cannot hold a row: {said}{context}.") from error
+
+
+def _remove_others(connection: Connection, target: Target, staging: sql.Identifier) -> None:
+    """Remove the rows whose key is not staged. One with a null in its key counts as such, and is inserted again."""
+    same = sql.SQL(" AND ").join(sql.SQL("s.{0} = t.{0}").format(sql.Identifier(name)) for name in target.key)
+    connection.execute(
+        sql.SQL("DELETE FROM {table} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same})").format(
+            table=target.sql_name, staging=staging, same=same
+        )
+    )
 
 
 def _staging(connection: Connection, target: Target) -> sql.Identifier:

@@ -16,19 +16,27 @@ computing it again. Attributes: bits 0-2 codec, 3 timestamp type (1 = log append
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import cramjam
 from crc32c import crc32c
 
 from millstream.protocol import walk
+from millstream.protocol.compression import CODECS as CODECS
+from millstream.protocol.compression import GZIP as GZIP
+from millstream.protocol.compression import LZ4 as LZ4
+from millstream.protocol.compression import MAX_UNCOMPRESSED as MAX_UNCOMPRESSED
+from millstream.protocol.compression import NONE as NONE
+from millstream.protocol.compression import SNAPPY as SNAPPY
+from millstream.protocol.compression import ZSTD as ZSTD
+from millstream.protocol.compression import Buffer as Buffer
+from millstream.protocol.compression import CompressionError as CompressionError
+from millstream.protocol.compression import TooLarge as TooLarge
+from millstream.protocol.compression import compress as compress
+from millstream.protocol.compression import decompress as decompress
 from millstream.protocol.walk import Entry as Entry
 from millstream.protocol.walk import Record as Record
 from millstream.protocol.walk import RecordsError as RecordsError
-
-Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size
@@ -38,8 +46,6 @@ CRC_START = 21
 """Where the checksummed part begins: at the attributes."""
 MAGIC = 2
 
-NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
@@ -50,13 +56,7 @@ NO_PRODUCER = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 0x7FFF_FFFF
 
-MAX_UNCOMPRESSED = 128 * 1024 * 1024
-"""Largest batch that is unpacked, in bytes: stops a small frame that unpacks to gigabytes. Larger ones are refused."""
-
-_XERIAL = b"\x82SNAPPY\x00"
-_XERIAL_BLOCK = 32 * 1024
 _CRC = struct.Struct(">I")
-_INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _BASE_TIMESTAMP = 27
 _MARKER_KEY = struct.Struct(">hh")
@@ -205,17 +205,6 @@ def _unpacked(batch: Buffer, limit: int) -> tuple[Header, bytes]:
     return found, bytes(decompress(found.codec, memoryview(batch)[HEADER_SIZE : found.size], limit))
 
 
-def check(batch: Buffer) -> int:
-    """Walk the records of one uncompressed batch by their lengths; the largest of their timestamps.
-
-    RecordsError when they do not fill the batch exactly: an encoder counts wrongly. Keys, values and headers are not
-    looked at.
-    """
-    count: int = _INT.unpack_from(batch, HEADER_SIZE - 4)[0]
-    base: int = _LONG.unpack_from(batch, _BASE_TIMESTAMP)[0]
-    return walk.check(bytes(batch), HEADER_SIZE, count, base)
-
-
 def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
     """Correct the header's largest timestamp, and the checksum with it."""
     _LONG.pack_into(batch, _BASE_TIMESTAMP + 8, timestamp)
@@ -301,9 +290,12 @@ def encode(template: Header, found: Sequence[Record]) -> bytearray:
     return wrap(template, body, len(found))
 
 
-def wrap(template: Header, body: Buffer, count: int) -> bytearray:
-    """A batch with the header `template` around `count` encoded records; length, count and checksum are computed."""
-    data: Buffer = compress(template.codec, body) if count else b""
+def wrap(template: Header, body: Buffer, count: int, level: int | None = None) -> bytearray:
+    """A batch with the header `template` around `count` encoded records; length, count and checksum are computed.
+
+    level: as in `compression.compress`.
+    """
+    data: Buffer = compress(template.codec, body, level) if count else b""
     batch = bytearray(HEADER_SIZE + len(data))
     batch[HEADER_SIZE:] = data
     HEADER.pack_into(batch, 0, *template._replace(length=len(batch) - OVERHEAD, record_count=count, crc=0))
@@ -352,106 +344,3 @@ def marker(batch: Buffer) -> Marker | None:
             return None
         return Marker(kind == 1, _MARKER_VALUE.unpack_from(record.value)[1])
     return None
-
-
-def compress(codec: int, data: Buffer) -> Buffer:
-    """`data` in the framing that Kafka's clients expect of the codec; ValueError for an unknown codec."""
-    if codec == NONE:
-        return data
-    if codec == GZIP:
-        packer = zlib.compressobj(wbits=31)
-        return packer.compress(data) + packer.flush()
-    if codec == SNAPPY:
-        out = bytearray(_XERIAL + _INT.pack(1) + _INT.pack(1))
-        for start in range(0, len(data), _XERIAL_BLOCK):
-            block = bytes(cramjam.snappy.compress_raw(bytes(data[start : start + _XERIAL_BLOCK])))
-            out += _INT.pack(len(block)) + block
-        return out
-    if codec == LZ4:
-        return bytes(cramjam.lz4.compress(bytes(data)))
-    if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(bytes(data)))
-    raise ValueError(f"codec {codec} is unknown: expected 0 to 4 ({', '.join(CODECS)})")
-
-
-def decompress(codec: int, data: Buffer, limit: int = MAX_UNCOMPRESSED) -> Buffer:
-    """The records that `data` holds, unpacked; RecordsError when it is damaged or larger than `limit` bytes."""
-    if codec == NONE:
-        return data
-    if codec == GZIP:
-        return _gunzip(data, limit)
-    if codec == SNAPPY:
-        return _unsnappy(bytes(data), limit)
-    if codec == LZ4:
-        return _bounded("lz4", cramjam.lz4.decompress_into, bytes(data), limit)
-    if codec == ZSTD:
-        return _bounded("zstd", cramjam.zstd.decompress_into, bytes(data), limit)
-    raise RecordsError(f"codec {codec} is unknown: expected 0 to 4 ({', '.join(CODECS)})")
-
-
-def _gunzip(data: Buffer, limit: int) -> Buffer:
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        out = unpacker.decompress(data, limit)
-    except zlib.error as error:
-        raise RecordsError(f"the gzip data is damaged: {error}") from None
-    if not unpacker.eof:
-        if len(out) >= limit or unpacker.unconsumed_tail:
-            raise _too_large("gzip", limit)
-        raise RecordsError("the gzip data is damaged: it ends too soon")
-    return out
-
-
-def _unsnappy(data: bytes, limit: int) -> Buffer:
-    out = bytearray()
-    try:
-        if not data.startswith(_XERIAL):
-            return _snappy_block(data, limit)
-        position = len(_XERIAL) + 8
-        while position < len(data):
-            size = _INT.unpack_from(data, position)[0]
-            position += 4
-            if size < 0 or position + size > len(data):
-                raise RecordsError(f"the snappy data is damaged: a block of {size} bytes")
-            if len(out) + _snappy_size(data[position : position + size]) > limit:
-                raise _too_large("snappy", limit)
-            out += _snappy_block(data[position : position + size], limit)
-            position += size
-    except struct.error:
-        raise RecordsError("the snappy data is damaged: it ends too soon") from None
-    return out
-
-
-def _snappy_size(data: bytes) -> int:
-    try:
-        return int(cramjam.snappy.decompress_raw_len(data))
-    except cramjam.DecompressionError as error:
-        raise RecordsError(f"the snappy data is damaged: {error}") from None
-
-
-def _snappy_block(data: bytes, limit: int) -> bytes:
-    if _snappy_size(data) > limit:
-        raise _too_large("snappy", limit)
-    try:
-        return bytes(cramjam.snappy.decompress_raw(data))
-    except cramjam.DecompressionError as error:
-        raise RecordsError(f"the snappy data is damaged: {error}") from None
-
-
-def _bounded(name: str, unpack: Callable[[bytes, bytearray], int], data: bytes, limit: int) -> Buffer:
-    # These frames need not say how large their content is: room is doubled until it fits, up to the limit.
-    room = min(limit, max(64 * 1024, 8 * len(data)))
-    while True:
-        out = bytearray(room)
-        try:
-            return memoryview(out)[: unpack(data, out)]
-        except (cramjam.DecompressionError, OSError, ValueError) as error:
-            if "failed to write whole buffer" not in str(error):
-                raise RecordsError(f"the {name} data is damaged: {error}") from None
-            if room >= limit:
-                raise _too_large(name, limit) from None
-            room = min(limit, room * 8)
-
-
-def _too_large(name: str, limit: int) -> RecordsError:
-    return RecordsError(f"the {name} data unpacks to more than the {limit} bytes that are allowed")

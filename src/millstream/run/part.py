@@ -81,7 +81,7 @@ def arrange(parts: Sequence[Part]) -> Arrangement:
             raise MillstreamError(f"there are two parts named {name!r}; give one of them another name.")
     needs: dict[str, set[str]] = {p.name: set() for p in parts}
     for part in parts:
-        wanted = part.needs if isinstance(part, Process) else part.after
+        wanted = part.waits_for if isinstance(part, Process) else part.after
         for want in sorted(wanted):
             needs[part.name] |= _named(want, parts, part)
         for later in sorted(part.before) if isinstance(part, Step) else ():

@@ -34,15 +34,8 @@ def steps(graph: Graph, settings: Settings) -> list[Step]:
     ]
     for process in graph.processes:
         if process.prepare:
-            name = process.prepare.rpartition(".")[2]
-            found.append(
-                Step(
-                    name,
-                    call=partial(_prepare, process.prepare),
-                    before={process.name},
-                    doing=f"preparing {process.name}",
-                )
-            )
+            call = partial(_prepare, process.prepare)
+            found.append(Step(process.step, call=call, doing=f"looking for the {process.step} of {process.name}"))
     return found
 
 

@@ -29,6 +29,7 @@ from millstream.run.restarts import Pace
 from millstream.run.steps import steps
 from millstream.run.takeover import take_over
 from millstream.settings import Kafka, MillstreamError, Settings
+from millstream.settings.extras import need
 
 _FLUSH = 2.0  # seconds for the last status messages at the end, when the log is not ours and so still there
 # A signal so soon after the first is its echo (`timeout` and service managers signal a process and its group), not a user who
@@ -67,6 +68,8 @@ class Supervisor:
         watch: called with every change of a part, on the supervisor's thread; must not wait.   say: called with remarks.
         Raises MillstreamError when the plan does not work out.
         """
+        if app.queries:
+            need("spark", by=f"the application {app.name!r}")
         self._given = settings or Settings.load()
         self._given = dataclasses.replace(self._given, data=self._given.data.expanduser().absolute())
         self._listen = _checked(listen or {})

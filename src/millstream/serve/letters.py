@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import Any, cast
 
 import msgspec
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
-from millstream.client.connect import config
+from millstream.client.consumer import Consumer, is_unreadable, unreadable
+from millstream.client.consumer import consumer as open_consumer
 from millstream.serve.activity import Activity
 from millstream.serve.positions import Positions
 from millstream.serve.state import DeadLetters, Letter
@@ -63,15 +64,8 @@ class Letters:
 
     def run(self) -> None:
         """Read until the end."""
-        consumer = Consumer(
-            config(
-                self._kafka,
-                group_id="millstream.console",  # required by the client; nothing is joined and nothing committed
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                queued_max_messages_kbytes=_QUEUED_KB,
-                fetch_wait_max_ms=5_000,
-            )
+        consumer = open_consumer(
+            self._kafka, "millstream.console", queued_max_messages_kbytes=_QUEUED_KB, fetch_wait_max_ms=5_000
         )
         try:
             while not self._activity.ended:
@@ -104,6 +98,8 @@ class Letters:
         if self._assign(consumer):
             news = False
             for message in consumer.consume(_BATCH, _POLL_S):
+                if (error := message.error()) and is_unreadable(error):
+                    self._skip(consumer, message)
                 news = self._take(message) or news
             if news:
                 self._on_news()
@@ -141,6 +137,17 @@ class Letters:
             consumer.assign([TopicPartition(name, p, at) for (name, p), at in wanted.items()])
             self._assigned = wanted
         return bool(wanted)
+
+    def _skip(self, consumer: Consumer, message: Message) -> None:
+        """Go on at the end of a partition: asking again would bring the batch that cannot be unpacked again and again."""
+        topic, partition, offset = cast(
+            "tuple[str, int, int]", (message.topic(), message.partition(), message.offset())
+        )
+        end = max(self._positions.reading.ends.get((topic, partition), 0), offset + 1)
+        _log.warning("%s; going on at its end, offset %d", unreadable(message), end)
+        consumer.seek(TopicPartition(topic, partition, end))
+        if (topic, partition) in self._assigned:
+            self._assigned[topic, partition] = end
 
     def _take(self, message: Message) -> bool:
         if message.error() is not None:

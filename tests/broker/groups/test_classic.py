@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.broker.groups.classic import ClassicGroup
-from millstream.broker.groups.classic_events import Join, Joined, Store, Synced
+from millstream.broker.groups.classic_events import Join, Joined, Store, Sync, Synced
 from millstream.broker.groups.classic_members import State
+from millstream.broker.groups.group import Committer
 from millstream.protocol import errors
 
 JOIN = Join("", None, "client", "/host", 10.0, 60.0, "consumer", [("range", b"r"), ("roundrobin", b"rr")])
@@ -50,7 +51,9 @@ class Harness:
 
     def sync(self, token: str, member: str, assignments=None, generation=None, instance=None) -> Synced | None:
         generation = self.group.generation if generation is None else generation
-        self.carry_out(self.group.sync(member, instance, generation, None, None, assignments or {}, token, self.now))
+        self.carry_out(
+            self.group.sync(Sync(member, instance, generation, None, None, assignments or {}), token, self.now)
+        )
         return self.answers.get(token)
 
     def beat(self, member: str, generation=None) -> int:
@@ -358,19 +361,24 @@ def test_a_group_of_another_type_keeps_its_offsets_while_it_has_members(h):
 
 
 def test_commits(h):
-    check = h.group.check_commit
-    assert check("", None, -1, h.now) == 0
+    def check(member, instance, generation):
+        return h.group.check_commit(Committer(member, instance, generation, [], 8), h.now)
+
+    assert check("", None, -1) == 0
     a = h.enter("a")
-    assert check(a, None, 1, h.now) == errors.REBALANCE_IN_PROGRESS
+    assert check(a, None, 1) == errors.REBALANCE_IN_PROGRESS
     h.sync("s", a, {})
-    assert check(a, None, 1, h.now) == 0
-    assert check(a, None, 2, h.now) == errors.ILLEGAL_GENERATION
-    assert check("", None, -1, h.now) == errors.UNKNOWN_MEMBER_ID
+    assert check(a, None, 1) == 0
+    assert check(a, None, 2) == errors.ILLEGAL_GENERATION
+    assert check("", None, -1) == errors.UNKNOWN_MEMBER_ID
 
 
 def test_transactional_commits(h):
     """ClassicGroup.validateOffsetCommit."""
-    check = h.group.check_transactional_commit
+
+    def check(member, instance, generation):
+        return h.group.check_commit(Committer(member, instance, generation, [], 3, transactional=True), h.now)
+
     assert check("whoever", None, -1) == 0  # nobody is there
     [a] = h.stable("a")
     assert check("", None, -1) == 0  # it does not say for whom (before KIP-447)

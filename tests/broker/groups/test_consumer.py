@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.broker.groups import consumer_records
-from millstream.broker.groups.consumer import Changes, ConsumerGroup, Heartbeat, Outcome
+from millstream.broker.groups.consumer import ConsumerGroup
+from millstream.broker.groups.consumer_members import Changes, Heartbeat, Outcome
+from millstream.broker.groups.group import Committer
 from millstream.broker.internal_topics import PREFIX, Replayed, pack
 from millstream.protocol import errors
 
@@ -61,21 +63,25 @@ class Harness:
         return outcome
 
     def store(self) -> None:
-        for key, value, version in consumer_records.writes(self.group, 0):
+        for key, value, version in consumer_records.writes(self.group):
             self.stored.pop(pack(key.API_KEY, key, 0), None)
             self.stored[pack(key.API_KEY, key, 0)] = None if value is None else pack(version, value, version)
         self.group.changes = Changes()
 
     def restart(self) -> None:
         """What was stored is all that is left (compaction keeps the last record of each key)."""
-        groups = {}
+        self.group = self.make("g")
         for key, value in self.stored.items():
             data = memoryview(value)[2:] if value is not None else None
             version = PREFIX.unpack_from(value)[0] if value is not None else -1
             record = Replayed(PREFIX.unpack_from(key)[0], memoryview(key)[2:], version, data, -1)
-            consumer_records.read(record, groups, self.make)
-        self.group = groups.get("g") or self.make("g")
-        self.group.restore(self.now)
+            assert consumer_records.group_of(record) == "g"
+            if not consumer_records.ends(record):
+                consumer_records.read(record, self.group)
+        self.group.restored(self.now)
+
+    def check(self, name, epoch, places, version=9):
+        return self.group.check_commit(Committer(name, None, epoch, places, version), self.now)
 
     def settle(self) -> None:
         for _ in range(6):
@@ -126,9 +132,9 @@ def test_epochs_are_checked():
     h.beat("a")
     assert h.beat("a", epoch=7).error == errors.FENCED_MEMBER_EPOCH
     assert h.group.heartbeat(Heartbeat("x", 3), 0).error == errors.UNKNOWN_MEMBER_ID
-    assert h.group.check_commit("a", 2, [(T, 0)]) == 0
-    assert h.group.check_commit("a", 1, [(T, 0)]) == errors.STALE_MEMBER_EPOCH
-    assert h.group.check_commit("x", 1, [(T, 0)]) == errors.UNKNOWN_MEMBER_ID
+    assert h.check("a", 2, [(T, 0)]) == 0
+    assert h.check("a", 1, [(T, 0)]) == errors.STALE_MEMBER_EPOCH
+    assert h.check("x", 1, [(T, 0)]) == errors.UNKNOWN_MEMBER_ID
     assert h.group.check_fetch(None, -1) == h.group.check_fetch("a", 2) == 0
     assert h.group.check_fetch("a", -1) == h.group.check_fetch("a", 1) == errors.STALE_MEMBER_EPOCH
     assert h.group.check_fetch("x", 1) == h.group.check_fetch(None, 1) == errors.UNKNOWN_MEMBER_ID
@@ -147,11 +153,11 @@ def test_an_earlier_epoch_commits_what_the_member_has_had_since_then():
     assert kept < before
     for place in before:
         code = 0 if place in kept else errors.STALE_MEMBER_EPOCH
-        assert h.group.check_commit("a", first, [place]) == code
-        assert h.group.check_commit("a", first - 1, [place]) == errors.STALE_MEMBER_EPOCH
-    assert h.group.check_commit("a", first, sorted(kept)) == 0
-    assert h.group.check_commit("a", first, sorted(before)) == errors.STALE_MEMBER_EPOCH  # one is enough
-    assert h.group.check_commit("a", 99, sorted(kept)) == errors.STALE_MEMBER_EPOCH
+        assert h.check("a", first, [place]) == code
+        assert h.check("a", first - 1, [place]) == errors.STALE_MEMBER_EPOCH
+    assert h.check("a", first, sorted(kept)) == 0
+    assert h.check("a", first, sorted(before)) == errors.STALE_MEMBER_EPOCH  # one is enough
+    assert h.check("a", 99, sorted(kept)) == errors.STALE_MEMBER_EPOCH
 
 
 def test_a_lost_answer_is_given_again():

@@ -6,9 +6,10 @@ import itertools
 import pytest
 
 from millstream.broker.dynamic import Dynamic
-from millstream.broker.groups.classic_events import Join
-from millstream.broker.groups.consumer import JOIN_EPOCH, LEAVE_EPOCH, Heartbeat
+from millstream.broker.groups.classic_events import Join, Sync
+from millstream.broker.groups.consumer_members import JOIN_EPOCH, LEAVE_EPOCH, Heartbeat
 from millstream.broker.groups.coordinator import GroupCoordinator
+from millstream.broker.groups.group import Committer
 from millstream.broker.groups.offsets import Committed
 from millstream.broker.settings import Settings
 from millstream.log import Log, LogError
@@ -97,46 +98,46 @@ class World:
     def commit(self, group, topic, index=0, expires=-1, pending=None):
         what = Committed(7, at=self.now_ms(), expires=expires)
         if pending is None:
-            assert self.groups.check_commit(group, "", None, -1, [], 8) == 0 or group in self.members()
-            assert self.groups.commit(group, [((topic, index), what)]) == 0
+            assert self.groups.commits.check(group, Committer("", None, -1, [], 8)) == 0 or group in self.members()
+            assert self.groups.commits.commit(group, [((topic, index), what)]) == 0
         else:
-            assert self.groups.commit_pending(group, (pending, 0), [((topic, index), what)]) == 0
+            assert self.groups.commits.commit_pending(group, (pending, 0), [((topic, index), what)]) == 0
 
     def end(self, group, producer, commit):
         """The coordinator of transactions has written its marker."""
-        partition = self.groups.store.partition(group)
+        partition = self.groups.directory.store.partition(group)
         marker = build_marker(producer, 0, commit=commit, coordinator_epoch=0, timestamp=self.now_ms())
         partition.append(marker, self.now_ms(), internal=True)
-        self.groups.transaction_ended(producer, commit, partition.index, durable=False)
+        self.groups.commits.transaction_ended(producer, commit, partition.index, durable=False)
 
     def members(self):
-        return {g.id for g in (*self.groups.groups.values(), *self.groups.consumers.values()) if g.members}
+        return {g.id for g in self.groups.directory.groups.values() if g.members}
 
     def committed(self, group):
-        offsets = self.groups.offsets.get(group)
+        offsets = self.groups.directory.offsets.get(group)
         return {topic for topic, _ in offsets.committed} if offsets else set()
 
     def join(self, name, topics=("followed",), kind="consumer", metadata=None, sync=True):
         """A classic group with one member, stable unless it is not to sync; the member's id."""
-        group = self.groups.classic(name, create=True)
+        group = self.groups.classic.found(name)
         if metadata is None:
             metadata = b"\0\0" + ConsumerProtocolSubscription(list(topics)).encode(0)
         joined = self.futures.create_future()
         join = Join("", None, "client", "/host", FOREVER, FOREVER, kind, [("range", metadata)], id_first=False)
-        self.groups.run(group, group.join(join, joined, self.now))
+        self.groups.classic.run(group, group.join(join, joined, self.now))
         member = joined.result().member_id
         if sync:
             synced = self.futures.create_future()
-            effects = group.sync(member, None, group.generation, None, None, {}, synced, self.now)
-            self.groups.run(group, effects)
+            effects = group.sync(Sync(member, None, group.generation), synced, self.now)
+            self.groups.classic.run(group, effects)
             assert synced.result().error == 0
         return member
 
     def leave(self, name, member):
-        group = self.groups.groups[name]
+        group = self.groups.directory.groups[name]
         codes, effects = group.leave([(member, None)], self.now)
         assert codes == [0]
-        self.groups.run(group, effects)
+        self.groups.classic.run(group, effects)
 
     def beat(self, name, epoch=JOIN_EPOCH, topics=("followed",), regex=None, member="m"):
         joining = epoch == JOIN_EPOCH
@@ -148,7 +149,7 @@ class World:
             regex=regex,
             owned={} if joining else None,
         )
-        outcome = self.groups.consumer_heartbeat(name, beat)
+        outcome = self.groups.consumer.heartbeat(name, beat)
         assert outcome.error == 0
         return outcome.epoch
 
@@ -174,16 +175,16 @@ def test_offsets_from_outside_expire_by_their_commits_and_then_the_group_is_gone
     world.pass_seconds(RETENTION - 2)
     assert world.committed("g") == {"other"}
     world.pass_seconds(3)
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
     world.restart()
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
     assert world.groups.listing() == []
 
 
 def test_a_group_known_by_its_offsets_only_is_gone_with_them(world):
     world.commit("g", "followed")
     world.restart()
-    assert world.groups.offsets_only("g")
+    assert world.groups.directory.offsets_only("g")
     world.pass_seconds(RETENTION + 1)
     assert world.groups.listing() == []
     assert world.groups.delete("g") == errors.GROUP_ID_NOT_FOUND
@@ -214,14 +215,14 @@ def test_when_it_is_not_known_what_the_members_follow_nothing_expires(world, kin
     assert world.committed("g") == {"followed", "other"}
     world.leave("g", member)
     world.pass_seconds(RETENTION + 1)
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
 
 
 def test_during_a_rebalance_nothing_expires(world):
     """Only a stable group knows what its next generation follows (ClassicGroup.offsetExpirationCondition)."""
     world.commit("g", "other")
     world.join("g", sync=False)
-    assert str(world.groups.groups["g"].state) == "CompletingRebalance"
+    assert str(world.groups.directory.groups["g"].state) == "CompletingRebalance"
     world.pass_seconds(10 * RETENTION)
     assert world.committed("g") == {"other"}
 
@@ -238,7 +239,7 @@ def test_in_an_emptied_group_the_time_counts_from_when_the_last_member_left(worl
     assert world.committed("g") == {"followed"}
     world.leave("g", member)
     world.pass_seconds(RETENTION + 1)
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
 
 
 @pytest.mark.parametrize("modern", [False, True])
@@ -258,7 +259,7 @@ def test_restarts_do_not_stop_the_time_of_an_empty_group(world, modern):
         assert world.committed("g") == {"followed"}
     world.restart(after=RETENTION / 5)
     world.pass_seconds(2)
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
 
 
 @pytest.mark.parametrize("members", [True, False])
@@ -270,11 +271,11 @@ def test_an_expiry_of_its_own_counts_whatever_the_group_does(world, members):
     if not members:
         world.leave("g", member)
     world.pass_seconds(4)
-    assert len(world.groups.offsets["g"].committed) == 2
+    assert len(world.groups.directory.offsets["g"].committed) == 2
     world.pass_seconds(2)
-    assert list(world.groups.offsets["g"].committed) == [("other", 1)]
+    assert list(world.groups.directory.offsets["g"].committed) == [("other", 1)]
     world.pass_seconds(2 * RETENTION)
-    assert list(world.groups.offsets["g"].committed) == [("other", 1)]
+    assert list(world.groups.directory.offsets["g"].committed) == [("other", 1)]
     world.pass_seconds(RETENTION)
     assert world.committed("g") == set()
 
@@ -292,7 +293,7 @@ def test_groups_of_the_new_protocol(world, topics, regex):
     world.pass_seconds(RETENTION - 2)
     assert world.committed("g") == {"followed"}
     world.pass_seconds(3)
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
     world.restart()
     assert world.groups.listing() == []
 
@@ -301,7 +302,7 @@ def test_offsets_of_a_deleted_topic_go_at_once_in_live_groups_too(world):
     world.join("g")
     world.commit("g", "followed")
     world.commit("g", "other")
-    world.groups.topic_deleted("followed")
+    world.groups.commits.topic_deleted("followed")
     assert world.committed("g") == {"other"}
     world.restart()
     assert world.committed("g") == {"other"}
@@ -314,33 +315,33 @@ def test_what_an_open_transaction_holds_does_not_expire(world, commit):
     world.commit("g", "followed", 1)
     world.commit("g", "followed", pending=5)
     world.pass_seconds(3 * RETENTION)
-    assert list(world.groups.offsets["g"].committed) == [("followed", 0)]
-    world.groups.forget_offsets("g", [("followed", 0)])
+    assert list(world.groups.directory.offsets["g"].committed) == [("followed", 0)]
+    world.groups.commits.forget("g", [("followed", 0)])
     world.commit("g", "other", pending=5)
     world.pass_seconds(3 * RETENTION)
-    assert world.groups.exists("g")  # nothing but what is pending
+    assert world.groups.directory.exists("g")  # nothing but what is pending
     world.restart(after=RETENTION)
     world.pass_seconds(2)
-    assert world.groups.exists("g")
+    assert world.groups.directory.exists("g")
     world.end("g", 5, commit)
     assert world.committed("g") == ({"other"} if commit else set())
     world.pass_seconds(2)  # old as it is, it goes like any other
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
 
 
 def test_what_cannot_be_stored_does_not_happen(world, monkeypatch):
     world.commit("g", "followed")
     world.commit("empty", "followed")
-    world.groups.forget_offsets("empty", [("followed", 0)])
+    world.groups.commits.forget("empty", [("followed", 0)])
 
     def full(*_):
         raise LogError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.groups.store, "write", full)
+        patched.setattr(world.groups.directory.store, "write", full)
         world.pass_seconds(RETENTION + 2)
         assert world.committed("g") == {"followed"}
-        assert "empty" in world.groups.groups
+        assert "empty" in world.groups.directory.groups
         assert world.groups.delete("g") == errors.COORDINATOR_NOT_AVAILABLE
     world.pass_seconds(1)
     assert world.groups.listing() == []
@@ -367,22 +368,26 @@ def test_commits_to_a_group_that_is_gone(world, who, version, plain, transaction
     if how == "deleted":
         assert world.groups.delete("g") == 0
     world.pass_seconds(RETENTION + 2)
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
     name, epoch = who
-    assert world.groups.check_commit("g", name, None, epoch, [], version) == plain
-    assert world.groups.exists("g") == (epoch < 0)  # from outside it makes the group anew
-    if not world.groups.exists("g"):
-        assert world.groups.check_transactional_commit("g", name, None, epoch, []) == transactional
+    assert world.groups.commits.check("g", Committer(name, None, epoch, [], version)) == plain
+    assert world.groups.directory.exists("g") == (epoch < 0)  # from outside it makes the group anew
+    if not world.groups.directory.exists("g"):
+        assert (
+            world.groups.commits.check("g", Committer(name, None, epoch, [], version, transactional=True))
+            == transactional
+        )
 
 
 def test_a_dead_group_takes_no_commits(world):
     """ClassicGroup.validateOffsetCommit looks at that first, whoever commits."""
     world.leave("g", world.join("g"))
-    group = world.groups.groups["g"]
+    group = world.groups.directory.groups["g"]
     assert world.groups.delete("g") == 0
     for member, generation in itertools.product(("", "m"), (-1, 0, 1)):
-        assert group.check_commit(member, None, generation, world.now) == errors.COORDINATOR_NOT_AVAILABLE
-        assert group.check_transactional_commit(member, None, generation) == errors.COORDINATOR_NOT_AVAILABLE
+        for transactional in (False, True):
+            by = Committer(member, None, generation, [], 8, transactional)
+            assert group.check_commit(by, world.now) == errors.COORDINATOR_NOT_AVAILABLE
     assert group.check_offset_delete() == errors.GROUP_ID_NOT_FOUND
 
 
@@ -394,9 +399,9 @@ def test_a_group_with_members_is_not_deleted_and_an_emptied_one_with_everything(
     world.leave("g", member)
     assert world.groups.delete("g") == 0
     world.end("g", 5, True)  # its offsets are not to come back
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
     world.restart()
-    assert not world.groups.exists("g")
+    assert not world.groups.directory.exists("g")
     world.beat("n")
     assert world.groups.delete("n") == errors.NON_EMPTY_GROUP
     world.beat("n", LEAVE_EPOCH)

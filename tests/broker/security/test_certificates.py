@@ -12,9 +12,9 @@ from millstream.broker.security.certificates import Certificates
 from millstream.broker.security.listeners import open_listeners
 from millstream.broker.settings import Settings
 from millstream.protocol.messages.metadata import MetadataRequest
-from tests.broker.security.test_listener import certificate
 from tests.broker.serving import Process
 from tests.broker.wire import Wire
+from tests.certificates import certificate
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from millstream.protocol.messages.sasl_authenticate import SaslAuthenticateReque
 from millstream.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tests.broker.serving import Process
 from tests.broker.wire import Wire
+from tests.certificates import certificate
 
 pytestmark = pytest.mark.system
 PASSWORD = "s3cret,=with"
@@ -34,29 +35,6 @@ USERS = (
     "--add-scram=SCRAM-SHA-256=[name=alice,password=env:ALICE]",
     "--add-scram=SCRAM-SHA-512=[name=bob,password=env:ALICE]",
 )
-
-
-def certificate(folder, name, issuer=None):
-    """A key and certificate in one PEM file, self-signed or signed by another."""
-    out = folder / f"{name}.pem"
-    key, cert = folder / f"{name}.key", folder / f"{name}.crt"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    command += ["-keyout", str(key), "-out", str(cert), "-subj", f"/O=Mill, Inc/CN={name}"]
-    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(command, check=True, capture_output=True)
-    out.write_text(key.read_text() + cert.read_text())
-    return out
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ From members of a classic or consumer group, or from outside while the group is 
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from millstream.broker.groups.group import Committer
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
@@ -77,7 +78,7 @@ def handle(
     response = OffsetCommitResponse(0, topics)
     if known:
         _commit(broker, request, version, known)
-        return broker.flusher.answer(broker.groups.unsynced(request.group_id), response, not_synced)
+        return broker.flusher.answer(broker.groups.commits.unsynced(request.group_id), response, not_synced)
     return response
 
 
@@ -86,14 +87,14 @@ def _commit(broker: "Broker", request: OffsetCommitRequest, version: int, known:
 
     A member's earlier epoch that is too early for one partition refuses all (OffsetMetadataManager.commitOffset).
     """
-    error = broker.groups.check_commit(
-        request.group_id,
+    by = Committer(
         request.member_id,
         request.group_instance_id,
         request.generation_id_or_member_epoch,
         [(topic.id.bytes, part.partition_index) for topic, part, _ in known],
         version,
     )
+    error = broker.groups.commits.check(request.group_id, by)
     longest = broker.settings.integer("offset.metadata.max.bytes")
     now = broker.now_ms()
     expires = now + request.retention_time_ms if version <= 4 and request.retention_time_ms >= 0 else -1
@@ -108,6 +109,6 @@ def _commit(broker: "Broker", request: OffsetCommitRequest, version: int, known:
             what = Committed(part.committed_offset, part.committed_leader_epoch, metadata, now, expires)
             commits.append(((topic.name, part.partition_index), what))
     if commits:
-        error = broker.groups.commit(request.group_id, commits)
+        error = broker.groups.commits.commit(request.group_id, commits)
         for _, _, result in known:
             result.error_code = result.error_code or error

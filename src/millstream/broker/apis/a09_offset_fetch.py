@@ -37,7 +37,9 @@ def handle(
     if version >= 8:
         groups = [_group(connection, group, request.require_stable, version >= 10) for group in request.groups]
         response = OffsetFetchResponse(groups=groups)
-        unsynced = [partition for group in request.groups for partition in broker.groups.unsynced(group.group_id)]
+        unsynced = [
+            partition for group in request.groups for partition in broker.groups.commits.unsynced(group.group_id)
+        ]
         return broker.flusher.answer(unsynced, response, _not_synced)
     wanted = None
     if request.topics is not None:
@@ -56,7 +58,7 @@ def handle(
         for t in group.topics
     ]
     response = OffsetFetchResponse(0, topics, group.error_code)
-    unsynced = broker.groups.unsynced(request.group_id)
+    unsynced = broker.groups.commits.unsynced(request.group_id)
     return broker.flusher.answer(unsynced, response, _not_synced)
 
 
@@ -72,10 +74,10 @@ def _group(
     broker = connection.broker
     if not connection.may(Operation.DESCRIBE, Resource.GROUP, group.group_id):
         return OffsetFetchResponseGroup(group.group_id, [], errors.GROUP_AUTHORIZATION_FAILED)
-    error = broker.groups.check_offset_fetch(group.group_id, group.member_id, group.member_epoch)
+    error = broker.groups.commits.check_fetch(group.group_id, group.member_id, group.member_epoch)
     if error:
         return OffsetFetchResponseGroup(group.group_id, [], error)
-    offsets = broker.groups.offsets.get(group.group_id) or Offsets()
+    offsets = broker.groups.commits.of(group.group_id)
     topics = []
     if group.topics is None:
         by_topic: dict[str, list[int]] = {}

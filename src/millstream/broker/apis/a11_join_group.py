@@ -42,11 +42,7 @@ def handle(
         id_first=version >= 4,
         may_skip=version >= 9,
     )
-    group = broker.groups.classic(request.group_id, create=not request.member_id)
-    if group is None:
-        return _refused(broker.groups.no_classic(request.group_id), request, version)
-    token: asyncio.Future[Joined] = broker.loop.create_future()
-    broker.groups.run(group, group.join(join, token, broker.loop.time()))
+    token = broker.groups.join(request.group_id, join)
     return broker.answer(token, lambda joined: _response(joined, version))
 
 

@@ -17,9 +17,7 @@ def handle(broker: "Broker", connection: "Connection", request: HeartbeatRequest
         return HeartbeatResponse(0, errors.INVALID_GROUP_ID)
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
         return HeartbeatResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
-    group = broker.groups.classic(request.group_id)
-    if group is None:
-        return HeartbeatResponse(0, broker.groups.no_classic(request.group_id))
-    error = group.heartbeat(request.member_id, request.group_instance_id, request.generation_id, broker.loop.time())
-    broker.groups.heard(group)
+    error = broker.groups.heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
     return HeartbeatResponse(0, error)

@@ -26,13 +26,8 @@ def handle(
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
         return LeaveGroupResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
     members = request.members if version >= 3 else [MemberIdentity(request.member_id)]
-    group = broker.groups.classic(request.group_id)
-    if group is None:
-        codes = [broker.groups.leave(request.group_id, m.member_id, m.group_instance_id) for m in members]
-    else:
-        codes, effects = group.leave([(m.member_id, m.group_instance_id) for m in members], broker.loop.time())
-        broker.groups.run(group, effects)
+    codes = broker.groups.leave(request.group_id, [(m.member_id, m.group_instance_id) for m in members])
     results = [MemberResponse(m.member_id, m.group_instance_id, e) for m, e in zip(members, codes, strict=True)]
     response = LeaveGroupResponse(0, results[0].error_code) if version < 3 else LeaveGroupResponse(0, 0, results)
-    unsynced = broker.groups.unanswered(request.group_id)
+    unsynced = broker.groups.directory.unanswered(request.group_id)
     return broker.flusher.answer(unsynced, response, lambda *_: LeaveGroupResponse(0, errors.COORDINATOR_NOT_AVAILABLE))

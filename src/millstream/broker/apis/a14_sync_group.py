@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from millstream.broker.groups.classic_events import Synced
+from millstream.broker.groups.classic_events import Sync
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -23,21 +23,17 @@ def handle(
         return SyncGroupResponse(0, errors.GROUP_AUTHORIZATION_FAILED)
     if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(0, errors.INCONSISTENT_GROUP_PROTOCOL)
-    group = broker.groups.classic(request.group_id)
-    if group is None:
-        return SyncGroupResponse(0, broker.groups.no_classic(request.group_id))
-    token: asyncio.Future[Synced] = broker.loop.create_future()
-    effects = group.sync(
-        request.member_id,
-        request.group_instance_id,
-        request.generation_id,
-        request.protocol_type,
-        request.protocol_name,
-        {a.member_id: a.assignment for a in request.assignments},
-        token,
-        broker.loop.time(),
+    token = broker.groups.sync(
+        request.group_id,
+        Sync(
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            request.protocol_type,
+            request.protocol_name,
+            {a.member_id: a.assignment for a in request.assignments},
+        ),
     )
-    broker.groups.run(group, effects)
     return broker.answer(
         token,
         lambda synced: SyncGroupResponse(0, synced.error, synced.protocol_type, synced.protocol, synced.assignment),

@@ -46,8 +46,8 @@ def group_operations(
 
 
 def _describe(broker: "Broker", group_id: str, version: int, operations: int) -> DescribedGroup:
-    group = broker.groups.classic(group_id)
-    if group is None and broker.groups.offsets_only(group_id):
+    group = broker.groups.classic.find(group_id)
+    if group is None and broker.groups.directory.offsets_only(group_id):
         return DescribedGroup(0, None, group_id, State.EMPTY, "", "", [], operations)
     if group is None:
         error = errors.GROUP_ID_NOT_FOUND if version >= 6 else 0

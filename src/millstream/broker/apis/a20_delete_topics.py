@@ -38,7 +38,7 @@ def handle(
     mutations = Mutations(connection, strict=version >= STRICT)
     response = DeleteTopicsResponse(0, [_delete(connection, each, mutations) for each in wanted])
     mutations.tell(response)
-    unsynced = broker.groups.store.unsynced() if committed else []
+    unsynced = broker.groups.directory.store.unsynced() if committed else []
     return broker.flusher.answer(unsynced, response, _not_synced)
 
 

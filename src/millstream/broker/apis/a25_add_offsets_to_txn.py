@@ -27,7 +27,10 @@ def handle(
     if not request.group_id:
         return AddOffsetsToTxnResponse(0, errors.INVALID_GROUP_ID)
     error = broker.transactions.add(
-        request.transactional_id, request.producer_id, request.producer_epoch, {broker.groups.place(request.group_id)}
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        {broker.groups.commits.place(request.group_id)},
     )
     response = AddOffsetsToTxnResponse(0, broker.transactions.epoch_error(error, version, 2))
     unsynced = [] if error else broker.transactions.unsynced_group(request.transactional_id, request.group_id)

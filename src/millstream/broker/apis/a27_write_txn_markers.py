@@ -90,5 +90,5 @@ def _write(broker: "Broker", marker: WritableTxnMarker, name: str, index: int, u
     if durable:
         unsynced.append(topic.partitions[index])
     if name == OFFSETS_TOPIC:
-        broker.groups.transaction_ended(marker.producer_id, False, index, durable=durable)
+        broker.groups.commits.transaction_ended(marker.producer_id, False, index, durable=durable)
     return errors.NONE

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker import failpoints
 from millstream.broker.apis.a08_offset_commit import named_topic, not_synced
+from millstream.broker.groups.group import Committer
 from millstream.broker.groups.offsets import Committed, Where
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
@@ -65,7 +66,7 @@ def handle(
         task.add_done_callback(lambda _: go_on())
         return task
     _store(broker, request, known, error)
-    unsynced = broker.groups.unsynced(request.group_id)
+    unsynced = broker.groups.commits.unsynced(request.group_id)
     return broker.flusher.answer(unsynced, response, not_synced)
 
 
@@ -101,7 +102,9 @@ def _store(broker: "Broker", request: TxnOffsetCommitRequest, known: list[Known]
             what = Committed(part.committed_offset, part.committed_leader_epoch, metadata, now)
             commits.append(((topic.name, part.partition_index), what))
     if commits:
-        error = broker.groups.commit_pending(request.group_id, (request.producer_id, request.producer_epoch), commits)
+        error = broker.groups.commits.commit_pending(
+            request.group_id, (request.producer_id, request.producer_epoch), commits
+        )
         for _, _, result in known:
             result.error_code = result.error_code or error
 
@@ -111,15 +114,14 @@ def _check(broker: "Broker", request: TxnOffsetCommitRequest, version: int, know
     if not request.group_id:
         return errors.INVALID_GROUP_ID
     producer = (request.producer_id, request.producer_epoch)
-    place = broker.groups.place(request.group_id)
+    place = broker.groups.commits.place(request.group_id)
     error = broker.transactions.check_offset_commit(request.transactional_id, producer, place, version)
     if error:
         return error
     places = [(topic.id.bytes, part.partition_index) for topic, part, _ in known]
     epoch = request.generation_id_or_member_epoch
-    error = broker.groups.check_transactional_commit(
-        request.group_id, request.member_id, request.group_instance_id, epoch, places
-    )
+    by = Committer(request.member_id, request.group_instance_id, epoch, places, version, transactional=True)
+    error = broker.groups.commits.check(request.group_id, by)
     if version < BY_ID and error in (errors.STALE_MEMBER_EPOCH, errors.GROUP_ID_NOT_FOUND):
         return errors.ILLEGAL_GENERATION
     return error

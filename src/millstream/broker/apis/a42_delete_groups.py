@@ -32,7 +32,7 @@ def handle(
             for group_id in request.groups_names
         ],
     )
-    unsynced = broker.groups.removed(result.group_id for result in response.results if not result.error_code)
+    unsynced = broker.groups.commits.removed(result.group_id for result in response.results if not result.error_code)
     return broker.flusher.answer(unsynced, response, _not_synced)
 
 

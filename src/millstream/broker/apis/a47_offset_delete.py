@@ -28,7 +28,7 @@ def handle(
         return OffsetDeleteResponse(errors.GROUP_AUTHORIZATION_FAILED)
     if not request.group_id:
         return OffsetDeleteResponse(errors.INVALID_GROUP_ID)
-    if error := broker.groups.check_offset_delete(request.group_id):
+    if error := broker.groups.commits.check_delete(request.group_id):
         return OffsetDeleteResponse(error)
     places = []
     topics = []
@@ -41,13 +41,13 @@ def handle(
                 code = errors.TOPIC_AUTHORIZATION_FAILED
             elif topic is None or not 0 <= part.partition_index < len(topic.partitions):
                 code = errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif broker.groups.follows(request.group_id, wanted.name):
+            elif broker.groups.commits.follows(request.group_id, wanted.name):
                 code = errors.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 places.append((wanted.name, part.partition_index))
             parts.append(OffsetDeleteResponsePartition(part.partition_index, code))
         topics.append(OffsetDeleteResponseTopic(wanted.name, parts))
-    response = OffsetDeleteResponse(broker.groups.forget_offsets(request.group_id, places), 0, topics)
-    unsynced = broker.groups.removed([request.group_id]) if places and not response.error_code else []
+    response = OffsetDeleteResponse(broker.groups.commits.forget(request.group_id, places), 0, topics)
+    unsynced = broker.groups.commits.removed([request.group_id]) if places and not response.error_code else []
     refused = OffsetDeleteResponse(errors.COORDINATOR_NOT_AVAILABLE)
     return broker.flusher.answer(unsynced, response, lambda *_: refused)

@@ -11,7 +11,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from millstream.broker.groups.assignors import ASSIGNORS
-from millstream.broker.groups.consumer import JOIN_EPOCH, Heartbeat
+from millstream.broker.groups.consumer_members import JOIN_EPOCH, Heartbeat
 from millstream.broker.patterns import PatternError, compile_pattern
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
@@ -57,7 +57,7 @@ def handle(
         connection.client_id,
         connection.host,
     )
-    outcome = broker.groups.consumer_heartbeat(request.group_id, beat)
+    outcome = broker.groups.consumer.heartbeat(request.group_id, beat)
     assignment = None
     if outcome.assignment is not None:
         assignment = Assignment(
@@ -72,7 +72,7 @@ def handle(
     if outcome.error:
         return ConsumerGroupHeartbeatResponse(0, outcome.error, outcome.message)
     response = ConsumerGroupHeartbeatResponse(0, 0, None, outcome.member_id, outcome.epoch, interval, assignment)
-    unsynced = broker.groups.unanswered(request.group_id)
+    unsynced = broker.groups.directory.unanswered(request.group_id)
     return broker.flusher.answer(
         unsynced,
         response,

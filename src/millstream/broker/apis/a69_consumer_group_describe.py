@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from millstream.broker.apis.a15_describe_groups import group_operations
-from millstream.broker.groups.consumer import Partitions
+from millstream.broker.groups.consumer_members import Partitions
 from millstream.broker.security.acls import Operation, Resource
 from millstream.protocol import errors
 from millstream.protocol.messages.consumer_group_describe import (
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.connection import Connection
 
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 def handle(
@@ -44,11 +44,11 @@ def handle(
 
 
 def _describe(broker: "Broker", group_id: str, version: int, operations: int) -> DescribedGroup:
-    group = broker.groups.consumers.get(group_id)
+    group = broker.groups.consumer.find(group_id)
     if group is None:
         text = (
             f"Group {group_id} is not a consumer group."
-            if broker.groups.exists(group_id)
+            if broker.groups.directory.exists(group_id)
             else f"Group {group_id} not found."
         )
         return DescribedGroup(errors.GROUP_ID_NOT_FOUND if group_id else errors.INVALID_GROUP_ID, text, group_id)
@@ -64,7 +64,7 @@ def _describe(broker: "Broker", group_id: str, version: int, operations: int) ->
             m.regex,
             _assignment(broker, m.assigned),
             _assignment(broker, group.target.get(m.id, {})),
-            CONSUMER_MEMBER if version >= 1 else -1,
+            (CONSUMER_MEMBER if m.classic is None else CLASSIC_MEMBER) if version >= 1 else -1,
         )
         for m in group.members.values()
     ]

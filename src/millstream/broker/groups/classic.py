@@ -10,9 +10,10 @@ joining), KIP-800 (reasons), KIP-814 (a static leader that returns skips the ass
 
 from collections.abc import Callable
 
-from millstream.broker.groups.classic_events import Effect, Join, Joined, Store, Synced, Token
+from millstream.broker.groups.classic_events import Effect, Join, Joined, Store, Sync, Synced, Token
 from millstream.broker.groups.classic_members import Member, State
 from millstream.broker.groups.classic_rebalance import Rebalance
+from millstream.broker.groups.group import Committer
 from millstream.broker.limits import MAX_PENDING_MEMBERS
 from millstream.protocol import errors
 
@@ -44,23 +45,14 @@ class ClassicGroup(Rebalance):
             return self._join_new(request, token, now)
         return self._join_known(request, token, now)
 
-    def sync(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        assignments: dict[str, bytes],
-        token: Token,
-        now: float,
-    ) -> list[Effect]:
+    def sync(self, sync: Sync, token: Token, now: float) -> list[Effect]:
         """SyncGroup; the leader's brings everybody's assignment."""
-        error = self._check(member_id, instance_id, generation)
+        member_id = sync.member_id
+        error = self._check(member_id, sync.instance_id, sync.generation)
         if error:
             return [Synced(token, error)]
-        if (protocol_type is not None and protocol_type != self.protocol_type) or (
-            protocol is not None and protocol != self.protocol
+        if (sync.protocol_type is not None and sync.protocol_type != self.protocol_type) or (
+            sync.protocol is not None and sync.protocol != self.protocol
         ):
             return [Synced(token, errors.INCONSISTENT_GROUP_PROTOCOL)]
         member = self.members[member_id]
@@ -80,7 +72,7 @@ class ClassicGroup(Rebalance):
         self._touch(member, now)
         if member_id == self.leader:
             for each in self.members.values():
-                each.assignment = assignments.get(each.id, b"")
+                each.assignment = sync.assignments.get(each.id, b"")
             self._enter(State.STABLE, now)
             effects.append(Store())
             for each in self.members.values():
@@ -120,25 +112,24 @@ class ClassicGroup(Rebalance):
             effects += self._go_on(now)
         return codes, effects
 
-    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> int:
-        """Whether a member may commit offsets now (an empty group takes commits from outside: generation -1)."""
-        if generation < 0 and self.state is State.EMPTY:
-            return errors.NONE  # whatever member it names (ClassicGroup.validateOffsetCommit)
-        error = self._check(member_id, instance_id, generation)
-        if error:
-            return error
-        self._touch(self.members[member_id], now)
-        return errors.REBALANCE_IN_PROGRESS if self.state is State.COMPLETING else errors.NONE
-
-    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Whether a transactional producer may commit for a member; -1 and no member: it does not say which (before KIP-447).
+    def check_commit(self, by: Committer, now: float) -> int:
+        """Whether offsets may be committed now (an empty group takes commits from outside: generation -1).
 
         Source: ClassicGroup.validateOffsetCommit.
         """
-        unnamed = self.state is not State.DEAD and not member_id and instance_id is None
-        if generation < 0 and (self.state is State.EMPTY or unnamed):
+        if by.epoch < 0 and self.state is State.EMPTY:
+            return errors.NONE  # whatever member it names
+        if by.transactional and by.unnamed and by.epoch < 0 and self.state is not State.DEAD:
             return errors.NONE
-        return self._check(member_id, instance_id, generation)
+        error = self._check(by.member_id, by.instance_id, by.epoch)
+        if error or by.transactional:
+            return error
+        self._touch(self.members[by.member_id], now)
+        return errors.REBALANCE_IN_PROGRESS if self.state is State.COMPLETING else errors.NONE
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> int:
+        """Every OffsetFetch is allowed."""
+        return errors.NONE
 
     def check_offset_delete(self) -> int:
         """Whether offsets may be deleted now (ClassicGroup.validateOffsetDelete); ``follows`` says of which topics."""

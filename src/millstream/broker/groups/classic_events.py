@@ -22,6 +22,18 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class Sync:
+    """A SyncGroup request; the leader's has everybody's assignment."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """Answer a JoinGroup."""
 

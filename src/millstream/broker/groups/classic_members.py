@@ -53,6 +53,9 @@ class Member:
 class Members:
     """The group as far as it does not change by itself."""
 
+    kind = "classic"
+    convertible = True
+
     def __init__(self, group_id: str) -> None:
         self.id = group_id
         self.state = State.EMPTY
@@ -67,6 +70,32 @@ class Members:
         self.unsynced: set[str] = set()  # members of this generation that have not asked for their assignment
         self.topics: frozenset[str] | None = None  # that the members of this generation follow; None: not known
 
+    # ---- what it shows to everybody
+
+    @property
+    def empty(self) -> bool:
+        """Whether it may be deleted (ClassicGroup.validateDeleteGroup)."""
+        return self.state in (State.EMPTY, State.DEAD)
+
+    @property
+    def unused(self) -> bool:
+        """Whether it is empty, and no member id is given out."""
+        return self.state is State.EMPTY and not self.pending
+
+    @property
+    def emptied(self) -> float | None:
+        """When its last member left; None while it has members, or if it never had any."""
+        return self.since if self.state is State.EMPTY and self.protocol_type else None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known what its members follow."""
+        return self.state is State.EMPTY or (self.state is State.STABLE and self.topics is not None)
+
+    def subscribed(self) -> frozenset[str]:
+        """Topics that the members of the generation follow, if they are known."""
+        return self.topics or frozenset()
+
     def follows(self, topic: str) -> bool:
         """Whether members follow a topic; consumers of which it is not known may (ClassicGroup.isSubscribedToTopic)."""
         return self.protocol_type == "consumer" if self.topics is None else topic in self.topics
@@ -74,15 +103,27 @@ class Members:
     def restored(self, now: float) -> None:
         """After a restart, with its members: what follows from them."""
         self.state = State.STABLE if self.members else State.EMPTY
-        self.since = now
         self._follow()
 
-    def die(self) -> list[Effect]:
-        """The group is deleted: answer whoever waits."""
+    def adopt(self, member: Member) -> None:
+        """A member comes from a group of the new protocol that becomes this one."""
+        self.members[member.id] = member
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.id
+        self.leader = self.leader or member.id
+
+    def settle(self, now: float) -> None:
+        """All members are adopted: the generation that they are in is complete."""
+        self.protocol = self._select()
+        self._follow()
+        self._enter(State.STABLE, now)
+
+    def die(self, error: int = errors.COORDINATOR_NOT_AVAILABLE) -> list[Effect]:
+        """The group is gone: answer every request that waits."""
         self.state = State.DEAD
         effects: list[Effect] = []
         for member in self.members.values():
-            effects += self._refuse(member, errors.COORDINATOR_NOT_AVAILABLE)
+            effects += self._refuse(member, error)
         self.members.clear()
         return effects
 

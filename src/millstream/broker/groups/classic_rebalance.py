@@ -62,6 +62,10 @@ class Rebalance(Members):
             times.append(self._sync_deadline)
         return min(times, default=None)
 
+    def rebalance(self, now: float) -> list[Effect]:
+        """Begin a rebalance that no request has asked for."""
+        return self._prepare(now)
+
     def _expire(self, now: float) -> list[Effect]:
         """Remove members whose session has ended."""
         effects: list[Effect] = []

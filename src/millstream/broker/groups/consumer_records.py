@@ -1,10 +1,13 @@
-"""What groups of the new protocol store in ``__consumer_offsets``, with Kafka's schemas."""
+"""What groups of the new protocol store in `__consumer_offsets`, with Kafka's schemas."""
 
-from collections.abc import Callable
+from __future__ import annotations
 
-from millstream.broker.groups.consumer import STATIC_LEAVE_EPOCH, ConsumerGroup, Member, Partitions
+from millstream.broker.groups.consumer import ConsumerGroup
+from millstream.broker.groups.consumer_members import STATIC_LEAVE_EPOCH, ClassicMember, Member, Partitions
 from millstream.broker.internal_topics import Replayed, Write
 from millstream.protocol.messages.consumer_group_records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -23,7 +26,7 @@ GROUP, MEMBER, TARGET_EPOCH, TARGET, CURRENT = 3, 5, 6, 7, 8
 TYPES = frozenset({GROUP, MEMBER, TARGET_EPOCH, TARGET, CURRENT})
 
 
-def writes(group: ConsumerGroup, now: int) -> list[Write]:
+def writes(group: ConsumerGroup) -> list[Write]:
     """Records of the group's changes, in an order that can be replayed."""
     changes = group.changes
     out: list[Write] = []
@@ -58,62 +61,68 @@ def removal(group: ConsumerGroup) -> list[Write]:
     ]
 
 
-def read(record: Replayed, groups: dict[str, ConsumerGroup], make: Callable[[str], ConsumerGroup]) -> str:
-    """Apply a stored record; the group's id."""
-    if record.type == GROUP:
-        group_id = ConsumerGroupMetadataKey.decode(record.key, 0).group_id
-        if record.value is None:
-            groups.pop(group_id, None)
-            return group_id
-        value = ConsumerGroupMetadataValue.decode(record.value, record.version)
-        group = _group(groups, group_id, make)
-        group.epoch, group.stored_hash = value.epoch, value.metadata_hash
-    elif record.type == TARGET_EPOCH:
-        group_id = ConsumerGroupTargetAssignmentMetadataKey.decode(record.key, 0).group_id
-        if record.value is not None:
-            epoch = ConsumerGroupTargetAssignmentMetadataValue.decode(record.value, record.version).assignment_epoch
-            _group(groups, group_id, make).target_epoch = epoch
-    elif record.type == MEMBER:
-        key = ConsumerGroupMemberMetadataKey.decode(record.key, 0)
-        group_id = key.group_id
-        _read_member(record, groups, make, group_id, key.member_id)
-    elif record.type == TARGET:
-        target_key = ConsumerGroupTargetAssignmentMemberKey.decode(record.key, 0)
-        group_id = target_key.group_id
-        if record.value is not None:
-            target = ConsumerGroupTargetAssignmentMemberValue.decode(record.value, record.version)
-            assigned = {p.topic_id: set(p.partitions) for p in target.topic_partitions}
-            _group(groups, group_id, make).target[target_key.member_id] = assigned
-        elif group_id in groups:
-            groups[group_id].target.pop(target_key.member_id, None)
-    else:
-        current_key = ConsumerGroupCurrentMemberAssignmentKey.decode(record.key, 0)
-        group_id = current_key.group_id
-        if record.value is not None and group_id in groups:
-            _read_current(record, groups[group_id].members.get(current_key.member_id))
+def dissolution(group: ConsumerGroup) -> list[Write]:
+    """The group is gone although it has members (ConsumerGroup.createGroupTombstoneRecords)."""
+    known = set(group.members) | group.changes.members | group.changes.current | group.changes.target
+    members = sorted(known)
+    return [
+        *((ConsumerGroupCurrentMemberAssignmentKey(group.id, m), None, 0) for m in members),
+        *((ConsumerGroupTargetAssignmentMemberKey(group.id, m), None, 0) for m in members),
+        (ConsumerGroupTargetAssignmentMetadataKey(group.id), None, 0),
+        *((ConsumerGroupMemberMetadataKey(group.id, m), None, 0) for m in members),
+        (ConsumerGroupMetadataKey(group.id), None, 0),
+    ]
+
+
+_KEYS = {
+    GROUP: ConsumerGroupMetadataKey,
+    MEMBER: ConsumerGroupMemberMetadataKey,
+    TARGET_EPOCH: ConsumerGroupTargetAssignmentMetadataKey,
+    TARGET: ConsumerGroupTargetAssignmentMemberKey,
+    CURRENT: ConsumerGroupCurrentMemberAssignmentKey,
+}
+
+
+def group_of(record: Replayed) -> str:
+    """The id of the group that a record is of."""
+    group_id: str = _KEYS[record.type].decode(record.key, 0).group_id  # type: ignore[attr-defined]
     return group_id
 
 
-def _group(groups: dict[str, ConsumerGroup], group_id: str, make: Callable[[str], ConsumerGroup]) -> ConsumerGroup:
-    group = groups.get(group_id)
-    if group is None:
-        group = groups[group_id] = make(group_id)
-    return group
+def ends(record: Replayed) -> bool:
+    """Whether a record says that its group is gone."""
+    return record.type == GROUP and record.value is None
 
 
-def _read_member(
-    record: Replayed,
-    groups: dict[str, ConsumerGroup],
-    make: Callable[[str], ConsumerGroup],
-    group_id: str,
-    member_id: str,
-) -> None:
+def read(record: Replayed, group: ConsumerGroup) -> None:
+    """Apply a stored record to its group."""
+    if record.type == GROUP:
+        assert record.value is not None
+        value = ConsumerGroupMetadataValue.decode(record.value, record.version)
+        group.epoch, group.stored_hash = value.epoch, value.metadata_hash
+    elif record.type == TARGET_EPOCH:
+        if record.value is not None:
+            epoch = ConsumerGroupTargetAssignmentMetadataValue.decode(record.value, record.version)
+            group.target_epoch = epoch.assignment_epoch
+    elif record.type == MEMBER:
+        _read_member(record, group, ConsumerGroupMemberMetadataKey.decode(record.key, 0).member_id)
+    elif record.type == TARGET:
+        member_id = ConsumerGroupTargetAssignmentMemberKey.decode(record.key, 0).member_id
+        if record.value is None:
+            group.target.pop(member_id, None)
+            return
+        target = ConsumerGroupTargetAssignmentMemberValue.decode(record.value, record.version)
+        group.target[member_id] = {p.topic_id: set(p.partitions) for p in target.topic_partitions}
+    else:
+        member_id = ConsumerGroupCurrentMemberAssignmentKey.decode(record.key, 0).member_id
+        _read_current(record, group.members.get(member_id))
+
+
+def _read_member(record: Replayed, group: ConsumerGroup, member_id: str) -> None:
     if record.value is None:
-        if group_id in groups:
-            groups[group_id].members.pop(member_id, None)
+        group.members.pop(member_id, None)
         return
     value = ConsumerGroupMemberMetadataValue.decode(record.value, record.version)
-    group = _group(groups, group_id, make)
     member = group.members.setdefault(member_id, Member(member_id))
     member.instance_id = value.instance_id
     member.rack_id = value.rack_id
@@ -122,6 +131,10 @@ def _read_member(
     member.regex = value.subscribed_topic_regex or None
     member.rebalance_seconds = value.rebalance_timeout_ms / 1000
     member.assignor = value.server_assignor
+    member.classic = None
+    if (classic := value.classic_member_metadata) is not None:
+        protocols = [(p.name, p.metadata) for p in classic.supported_protocols]
+        member.classic = ClassicMember(classic.session_timeout_ms / 1000, protocols)
 
 
 def _read_current(record: Replayed, member: Member | None) -> None:
@@ -143,6 +156,10 @@ def _read_current(record: Replayed, member: Member | None) -> None:
 
 
 def _member_value(member: Member) -> ConsumerGroupMemberMetadataValue:
+    classic = None
+    if member.classic is not None:
+        protocols = [ClassicProtocol(name, metadata) for name, metadata in member.classic.protocols]
+        classic = ClassicMemberMetadata(int(member.classic.session_seconds * 1000), protocols)
     return ConsumerGroupMemberMetadataValue(
         member.instance_id,
         member.rack_id,
@@ -152,6 +169,7 @@ def _member_value(member: Member) -> ConsumerGroupMemberMetadataValue:
         member.regex,
         int(member.rebalance_seconds * 1000),
         member.assignor,
+        classic,
     )
 
 

@@ -1,30 +1,41 @@
 """The groups of the broker from its start to its end: read back from the log, deleted, expired.
 
-Everything happens on the event loop; a write to ``__consumer_offsets`` is done when the call returns. What must also be on
-disk before it is answered stands in commits.py, and for groups themselves in running.py.
+Everything happens on the event loop; a write to `__consumer_offsets` is done when the call returns. What must also be on
+disk before it is answered stands in commits.py, and for groups themselves in directory.py.
 """
+
+from __future__ import annotations
 
 import asyncio
 import logging
 
 from millstream.broker.core import Core
-from millstream.broker.groups import consumer_records, records
-from millstream.broker.groups.classic_members import State
+from millstream.broker.groups import records
+from millstream.broker.groups.classic_events import Join, Joined, Sync, Synced
+from millstream.broker.groups.classic_groups import ClassicGroups
 from millstream.broker.groups.commits import Commits
-from millstream.broker.groups.offsets import Offsets
-from millstream.broker.internal_topics import Write
+from millstream.broker.groups.consumer import ConsumerGroup
+from millstream.broker.groups.consumer_groups import ConsumerGroups
+from millstream.broker.groups.directory import Directory
+from millstream.broker.groups.group import Group
 from millstream.protocol import errors
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 # Times of commits: one that none has reached, and one that all have.
 NEVER, ALWAYS = -1, 0x7FFFFFFFFFFFFFFF
 
 
-class GroupCoordinator(Commits):
-    """All groups of the broker: their members (Running) and their offsets (Commits)."""
+class GroupCoordinator:
+    """All groups of the broker, by kind, and their offsets."""
 
     def __init__(self, core: Core) -> None:
-        super().__init__(core)
+        self._core = core
+        self._settings = core.settings
+        self.directory = Directory(core)
+        self.classic = ClassicGroups(core, self.directory)
+        self.consumer = ConsumerGroups(core, self.directory, self.classic)
+        self.directory.kinds.update(classic=self.classic, consumer=self.consumer)
+        self.commits = Commits(core, self.directory, self.classic)
         self._cleanup: asyncio.TimerHandle | None = None
 
     # ---- start and end
@@ -32,53 +43,59 @@ class GroupCoordinator(Commits):
     def load(self) -> None:
         """Rebuild groups and offsets from the log."""
         now, wall = self._core.loop.time(), self._core.now_ms()
-        for record in self.store.replay():
-            written = now - max(0, wall - record.at) / 1000
-            if record.ended is not None:
-                self.transaction_ended(record.producer_id, record.ended, record.partition, durable=False)
-            elif record.type in (records.OFFSET_COMMIT, records.OFFSET_COMMIT_LEGACY):
-                group_id, where, what = records.read_offset(record)
-                offsets = self.offsets.setdefault(group_id, Offsets())
-                if what is None:
-                    offsets.forget(where)
-                elif record.producer_id >= 0:
-                    offsets.commit_pending(record.producer_id, where, what)
-                    self.writers.setdefault(record.producer_id, set()).add(group_id)
-                else:
-                    offsets.commit(where, what)
-            elif record.type == records.GROUP_METADATA:
-                group_id, group = records.read_group(record, self._make, now)
-                if group is None:
-                    self.groups.pop(group_id, None)
-                else:
-                    group.since = written
-                    self.groups[group_id] = group
-                    self.consumers.pop(group_id, None)
-            elif record.type in consumer_records.TYPES:
-                group_id = consumer_records.read(record, self.consumers, self._make_consumer)
-                if group_id in self.consumers:
-                    self.groups.pop(group_id, None)
-                    if record.type == consumer_records.GROUP:  # the last one of an empty group: its last member left
-                        self.consumers[group_id].since = written
-        self.offsets = {g: o for g, o in self.offsets.items() if o}
-        if self.store.durable or self._core.log.has_commit:
-            for group_id, left in self.offsets.items():  # what a killed broker wrote need not be synced yet
-                left.upto = self.store.partition(group_id).end_offset
-        for consumer in self.consumers.values():
-            consumer.restore(now)
-        for group_id in [*self.groups, *self.consumers]:
-            self._schedule(group_id)
+        kinds = {number: kind for kind in self.directory.kinds.values() for number in kind.records}
+        for record in self.directory.store.replay():
+            if record.ended is not None or record.type in records.OFFSETS:
+                self.commits.read(record)
+            elif (kind := kinds.get(record.type)) is not None:
+                kind.read(record, now - max(0, wall - record.at) / 1000)
+        self.commits.loaded()
+        for group in self.directory.groups.values():
+            group.restored(now)
+            self.directory.schedule(group.id)
         self._cleanup_later()
-        if self.groups or self.consumers or self.offsets:
-            logger.info("%d groups, %d with offsets", len(self.groups) + len(self.consumers), len(self.offsets))
+        if self.directory.groups or self.directory.offsets:
+            _log.info("%d groups, %d with offsets", len(self.directory.groups), len(self.directory.offsets))
 
     def close(self) -> None:
         """End the timers."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self.directory.close()
         if self._cleanup is not None:
             self._cleanup.cancel()
+
+    # ---- what there is
+
+    def listing(self) -> list[tuple[str, str, str, str]]:
+        """Id, protocol type, state and type of every group."""
+        rows = [(g.id, g.protocol_type or "", str(g.state), g.kind) for g in self.directory.groups.values()]
+        rows += [(g, "", "Empty", "classic") for g in self.directory.offsets if self.directory.offsets_only(g)]
+        return rows
+
+    # ---- the classic protocol, which members of both kinds of groups speak
+
+    def join(self, group_id: str, join: Join) -> asyncio.Future[Joined]:
+        """JoinGroup."""
+        group = self.directory.find(ConsumerGroup, group_id)
+        if group is not None and not group.empty:
+            return self.consumer.join(group, join)
+        return self.classic.join(group_id, join)
+
+    def sync(self, group_id: str, sync: Sync) -> asyncio.Future[Synced]:
+        """SyncGroup."""
+        group = self.directory.find(ConsumerGroup, group_id)
+        return self.classic.sync(group_id, sync) if group is None else self.consumer.sync(group, sync)
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        """Heartbeat; the error code."""
+        group = self.directory.find(ConsumerGroup, group_id)
+        if group is None:
+            return self.classic.heartbeat(group_id, member_id, instance_id, generation)
+        return self.consumer.classic_heartbeat(group, member_id, instance_id, generation)
+
+    def leave(self, group_id: str, members: list[tuple[str, str | None]]) -> list[int]:
+        """LeaveGroup of members (id and instance id); their error codes."""
+        group = self.directory.find(ConsumerGroup, group_id)
+        return self.classic.leave(group_id, members) if group is None else self.consumer.leave(group, members)
 
     # ---- the end of a group
 
@@ -86,27 +103,16 @@ class GroupCoordinator(Commits):
         """DeleteGroups of one group; the error code."""
         if not group_id:
             return errors.INVALID_GROUP_ID
-        group = self.groups.get(group_id)
-        consumer = self.consumers.get(group_id)
-        offsets = self.offsets.get(group_id)
-        if group is None and offsets is None and consumer is None:
+        if not self.directory.exists(group_id):
             return errors.GROUP_ID_NOT_FOUND
-        if consumer is not None and consumer.members:
+        group = self.directory.groups.get(group_id)
+        if group is not None and not group.empty:
             return errors.NON_EMPTY_GROUP
-        if group is not None and group.state not in (State.EMPTY, State.DEAD):
-            return errors.NON_EMPTY_GROUP
+        offsets = self.directory.offsets.get(group_id)
         writes = [records.offset_write(group_id, where, None) for where in (offsets.places() if offsets else ())]
-        if group is not None:
-            writes.append(records.group_removal(group_id))
-        if consumer is not None:
-            writes += consumer_records.removal(consumer)
-        error = self._write(group_id, writes)
+        error = self.directory.remove(group, writes) if group else self.directory.write(group_id, writes)
         if not error:
-            self.consumers.pop(group_id, None)
-            self.offsets.pop(group_id, None)
-            self.groups.pop(group_id, None)
-            if group is not None:
-                self.run(group, group.die())
+            self.directory.offsets.pop(group_id, None)
         return error
 
     def _cleanup_later(self) -> None:
@@ -119,24 +125,22 @@ class GroupCoordinator(Commits):
         Source: OffsetMetadataManager.cleanupExpiredOffsets, GroupCoordinatorShard.cleanupGroupMetadata.
         """
         now = self._core.now_ms()
-        for group_id, offsets in list(self.offsets.items()):
-            cutoff = self._cutoff(group_id, now)
+        for group_id, offsets in list(self.directory.offsets.items()):
+            cutoff = self._cutoff(self.directory.groups.get(group_id), now)
             if cutoff is None:
                 continue
-            gone = [where for where in offsets.expired(cutoff, now) if not self.follows(group_id, where[0])]
-            if gone and not self.forget_offsets(group_id, gone):
-                logger.info("group %s: %d offsets expired", group_id, len(gone))
-            if not offsets and self.offsets_only(group_id):
-                del self.offsets[group_id]
-        for group_id, group in list(self.groups.items()):
-            if group.state is State.EMPTY and not group.pending and not self.offsets.get(group_id):
-                self._vanish(group_id, [records.group_removal(group_id)])
-        for group_id, consumer in list(self.consumers.items()):
-            if not consumer.members and not self.offsets.get(group_id):
-                self._vanish(group_id, consumer_records.removal(consumer))
+            gone = [where for where in offsets.expired(cutoff, now) if not self.commits.follows(group_id, where[0])]
+            if gone and not self.commits.forget(group_id, gone):
+                _log.info("group %s: %d offsets expired", group_id, len(gone))
+            if not offsets and self.directory.offsets_only(group_id):
+                del self.directory.offsets[group_id]
+        for group in list(self.directory.groups.values()):
+            # If it cannot be stored, another time.
+            if group.unused and not self.directory.offsets.get(group.id) and not self.directory.remove(group, []):
+                self.directory.offsets.pop(group.id, None)
         self._cleanup_later()
 
-    def _cutoff(self, group_id: str, now: int) -> int | None:
+    def _cutoff(self, group: Group | None, now: int) -> int | None:
         """Offsets of the group that were committed until then are old; None: what its members follow is not known now.
 
         A group that had members and has none keeps its offsets for a while from when the last one left; others, topics
@@ -144,21 +148,8 @@ class GroupCoordinator(Commits):
         the new protocol Kafka counts from the commits, too: it forgets what may be needed when members come back).
         """
         retention = self._settings.integer("offsets.retention.minutes") * 60_000
-        group, consumer = self.groups.get(group_id), self.consumers.get(group_id)
-        if group is not None and group.state is not State.EMPTY:
-            known = group.state is State.STABLE and group.topics is not None
-            return now - retention if known else None
-        if group is not None and group.protocol_type:
-            since = group.since
-        elif consumer is not None and not consumer.members:
-            since = consumer.since
-        else:
+        if group is not None and not group.settled:
+            return None
+        if group is None or group.emptied is None:
             return now - retention
-        return ALWAYS if self._core.loop.time() - since >= retention / 1000 else NEVER
-
-    def _vanish(self, group_id: str, removal: list[Write]) -> None:
-        """Remove a group that has neither members nor offsets; if that cannot be stored, another time."""
-        if not self._write(group_id, removal):
-            self.groups.pop(group_id, None)
-            self.consumers.pop(group_id, None)
-            self.offsets.pop(group_id, None)
+        return ALWAYS if self._core.loop.time() - group.emptied >= retention / 1000 else NEVER

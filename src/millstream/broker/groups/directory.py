@@ -1,16 +1,15 @@
-"""The groups of the broker, of both protocols, and their offsets: which there are, and how they are stored."""
+"""The groups of the broker, of all kinds, and their offsets: which there are, how they are stored, and their clocks."""
+
+from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import TYPE_CHECKING, TypeVar
 
 from millstream.broker import limits
 from millstream.broker.core import Core
-from millstream.broker.groups import consumer_records
-from millstream.broker.groups.classic import ClassicGroup
-from millstream.broker.groups.classic_members import State
-from millstream.broker.groups.consumer import ConsumerGroup
+from millstream.broker.groups.group import Group, Kind
 from millstream.broker.groups.offsets import Offsets
 from millstream.broker.internal_topics import InternalTopic, Write
 from millstream.broker.topics import OFFSETS_TOPIC
@@ -20,89 +19,123 @@ from millstream.protocol import errors
 if TYPE_CHECKING:
     from millstream.log import Partition
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 # A batch of tombstones or offsets has at most so many records, to stay below max.message.bytes.
 WRITE_RECORDS = 1000
+# A timer may fire a little early; groups compare times exactly.
+EARLY_SECONDS = 0.001
+
+G = TypeVar("G", bound=Group)
 
 
 class Directory:
-    """All groups by id; what runs them (Running) and their offsets (Commits) are added to it."""
+    """All groups by id, whatever their kind, and all offsets."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._settings = core.settings
         self.store = InternalTopic(
             core.log,
             OFFSETS_TOPIC,
             core.settings.integer("offsets.topic.num.partitions"),
             core.settings.integer("offsets.topic.segment.bytes"),
         )
-        self.groups: dict[str, ClassicGroup] = {}
-        self.consumers: dict[str, ConsumerGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets: dict[str, Offsets] = {}
-        self.writers: dict[int, set[str]] = {}  # producer id -> groups for which its open transaction committed offsets
+        self.kinds: dict[str, Kind] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def classic(self, group_id: str, create: bool = False) -> ClassicGroup | None:
-        """The classic group of an id; an empty group of the new protocol becomes one when asked to."""
+    # ---- which there are
+
+    def find(self, kind: type[G], group_id: str) -> G | None:
+        """The group of an id, if it is of a kind."""
         group = self.groups.get(group_id)
-        if group is None and create:
-            other = self.consumers.get(group_id)
-            if other is not None and (other.members or self._write(group_id, consumer_records.removal(other))):
-                return None
-            self.consumers.pop(group_id, None)
-            if self._full():
-                return None
-            group = self.groups[group_id] = self._make(group_id)
-            group.since = self._core.loop.time()
-        return group
+        return group if isinstance(group, kind) else None
 
     def exists(self, group_id: str) -> bool:
         """Whether there is a group, if only by its offsets."""
-        return group_id in self.groups or group_id in self.offsets or group_id in self.consumers
-
-    def unanswered(self, group_id: str) -> "list[Partition]":
-        """What has to be synced before members are answered: only where ``__consumer_offsets`` itself is ``commit``."""
-        if not self.store.durable:
-            return []
-        partition = self.store.partition(group_id)
-        return [partition] if partition.flushed_offset < partition.end_offset else []
+        return group_id in self.groups or group_id in self.offsets
 
     def offsets_only(self, group_id: str) -> bool:
         """Whether a group exists only by offsets committed from outside."""
-        return group_id in self.offsets and group_id not in self.groups and group_id not in self.consumers
+        return group_id in self.offsets and group_id not in self.groups
 
-    def listing(self) -> list[tuple[str, str, str, str]]:
-        """Id, protocol type, state and type of every group."""
-        rows = [(g.id, g.protocol_type or "", str(g.state), "classic") for g in self.groups.values()]
-        rows += [(g.id, "consumer", g.state, "consumer") for g in self.consumers.values()]
-        rows += [(g, "", str(State.EMPTY), "classic") for g in self.offsets if self.offsets_only(g)]
-        return rows
-
-    def _full(self) -> bool:
+    def full(self) -> bool:
         """Whether there is no room for one more group."""
-        return len(self.groups) + len(self.consumers) >= limits.MAX_GROUPS
+        return len(self.groups) >= limits.MAX_GROUPS
 
-    def no_classic(self, group_id: str) -> int:
-        """The error of a classic request for a group that is not there (or not classic)."""
-        if group_id in self.consumers:
+    # ---- how they come and go
+
+    def vacate(self, group_id: str) -> int:
+        """Remove a group, if there is one and it is empty, to make room for one of another kind; the error code."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return errors.NONE
+        if not group.empty or not group.convertible:
             return errors.INCONSISTENT_GROUP_PROTOCOL
-        return errors.GROUP_MAX_SIZE_REACHED if self._full() else errors.UNKNOWN_MEMBER_ID
+        return self.remove(group, [])
 
-    def _make(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(
-            group_id,
-            lambda prefix: f"{prefix}-{uuid.uuid4()}",
-            initial_delay=self._settings.seconds("group.initial.rebalance.delay.ms"),
-            max_size=self._settings.integer("group.max.size"),
-        )
+    def remove(self, group: Group, more: list[Write]) -> int:
+        """Remove a group, and store some more with that; the error code."""
+        kind = self.kinds[group.kind]
+        error = self.write(group.id, [*more, *kind.removal(group)])
+        if not error:
+            del self.groups[group.id]
+            kind.removed(group)
+            self.schedule(group.id)
+        return error
 
-    def _write(self, group_id: str, writes: list[Write], producer: tuple[int, int] | None = None) -> int:
+    def write(self, group_id: str, writes: list[Write], producer: tuple[int, int] | None = None) -> int:
+        """Store records that belong to a group, with `producer` inside its transaction; the error code."""
         now = self._core.now_ms()
         try:
             for start in range(0, len(writes), WRITE_RECORDS):
                 self.store.write(group_id, writes[start : start + WRITE_RECORDS], now, producer)
         except LogError as e:
-            logger.error("offsets of group %s could not be stored: %s", group_id, e)
+            _log.error("group %s could not be stored: %s", group_id, e)
             return errors.COORDINATOR_NOT_AVAILABLE if producer is None or e.code == -1 else e.code
         return errors.NONE
+
+    def unanswered(self, group_id: str) -> list[Partition]:
+        """What has to be synced before members are answered: only where `__consumer_offsets` itself is `commit`.
+
+        A generation or a member epoch that a power cut takes back fences its members, and they join again.
+        """
+        if not self.store.durable:
+            return []
+        partition = self.store.partition(group_id)
+        return [partition] if partition.flushed_offset < partition.end_offset else []
+
+    # ---- their clocks
+
+    def schedule(self, group_id: str) -> None:
+        """Watch the group's next deadline."""
+        timer = self._timers.pop(group_id, None)
+        if timer is not None:
+            timer.cancel()
+        group = self.groups.get(group_id)
+        deadline = group.next_deadline() if group is not None else None
+        if deadline is not None:
+            self._timers[group_id] = self._core.loop.call_at(deadline, self._tick, group_id)
+
+    def watch(self, group_id: str) -> None:
+        """A deadline may have moved back: only an already running timer is needed, it looks again when it fires."""
+        if group_id not in self._timers:
+            self.schedule(group_id)
+
+    def _tick(self, group_id: str) -> None:
+        self._timers.pop(group_id, None)
+        group = self.groups.get(group_id)
+        if group is not None:
+            self.kinds[group.kind].tick(group, self._core.loop.time() + EARLY_SECONDS)
+            self.watch(group_id)
+
+    def log_gone(self, group: Group, member_ids: Collection[str]) -> None:
+        """Say which members a clock has removed."""
+        for member_id in member_ids:
+            _log.info("group %s: member %s is gone (session or rebalance timeout)", group.id, member_id)
+
+    def close(self) -> None:
+        """End the timers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()

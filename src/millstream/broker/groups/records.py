@@ -10,6 +10,7 @@ from millstream.protocol.messages.group_records import GroupMetadataKey, GroupMe
 from millstream.protocol.messages.offset_records import OffsetCommitKey, OffsetCommitValue
 
 OFFSET_COMMIT_LEGACY, OFFSET_COMMIT, GROUP_METADATA = 0, 1, 2
+OFFSETS = frozenset({OFFSET_COMMIT_LEGACY, OFFSET_COMMIT})
 # Kafka 3.x and 4.x read and write these.
 OFFSET_VERSION = 3
 GROUP_VERSION = 3
@@ -89,5 +90,4 @@ def read_group(record: Replayed, make: Callable[[str], ClassicGroup], now: float
         group.members[member.id] = member
         if member.instance_id is not None:
             group.static[member.instance_id] = member.id
-    group.restored(now)
     return group_id, group

@@ -17,10 +17,13 @@ from psycopg.rows import dict_row
 
 from millstream.app import App
 from millstream.app.inputs import Topic
+from millstream.app.sources import PostgresTable
+from millstream.capture import slot
 from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.event import Event
 from millstream.monitor import catchup
+from millstream.postgresql.connect import address, connect
 from millstream.run.part import Context, Part, Step
 from millstream.run.supervisor import Supervisor
 from millstream.settings import Kafka, MillstreamError, Settings
@@ -114,17 +117,45 @@ def running(
 
     data: the folder for everything that it keeps.
     prepare: by source database, SQL or a function of a connection that makes its tables before they are captured.
-    settings: addresses, for parts that live elsewhere.  file: where children load the application from; found by itself.
+    settings: addresses, for parts that live elsewhere. Without them everything is embedded, whatever `millstream.toml` and the
+    environment say. In a source database of yours the replication slot and the publication are dropped at the end; what
+    `prepare` made there, and topics and views at addresses of yours, stay.
+    file: where children load the application from; found by itself.
+
+    Raises MillstreamError when a part does not start, or when a source of yours is captured by an application of this name.
     """
-    given = settings or Settings.load()
+    given = settings or Settings.embedded(data)
+    databases = {t.source.database for t in app.tables.values() if isinstance(t.source, PostgresTable)}
+    sources = {name: given.source(name) for name in sorted(databases) if given.source(name)}
+    published = {name for name, conninfo in sources.items() if _published(app, name, conninfo)}
     steps = [
         Step(f"prepare-{name}", call=_preparing(name, what), after=_embedded(given, name), before={f"capture-{name}"})
         for name, what in (prepare or {}).items()
     ]
-    with Supervisor(app, replace(given, data=data), file=file, extra=[*steps, *extra]) as supervisor:
-        if not supervisor.wait_ready(START_TIMEOUT_S):
-            raise MillstreamError(f"the application ended while it was starting; its logs are in {supervisor.logs}.")
-        yield Running(app, supervisor)
+    try:
+        with Supervisor(app, replace(given, data=data), file=file, extra=[*steps, *extra]) as supervisor:
+            if not supervisor.wait_ready(START_TIMEOUT_S):
+                raise MillstreamError(
+                    f"the application ended while it was starting; its logs are in {supervisor.logs}."
+                )
+            yield Running(app, supervisor)
+    finally:
+        for name, conninfo in sources.items():
+            with connect(conninfo, autocommit=True) as connection:
+                slot.remove(connection, slot.slot_name(app.name, name), publication=name not in published)
+
+
+def _published(app: App, source: str, conninfo: str) -> bool:
+    """Return whether the publication is there already. Refuse a slot: it belongs to an application that runs elsewhere."""
+    name = slot.slot_name(app.name, source)
+    with connect(conninfo, autocommit=True) as connection:
+        if slot.find(connection, name) is not None:
+            raise MillstreamError(
+                f"the source {source!r} at {address(conninfo)} has the replication slot {name}: an application named"
+                f" {app.name!r} captures it, and a test would take its changes away. Give the test a database of its own."
+                f" If a test that was killed left it: SELECT pg_drop_replication_slot('{name}');"
+            )
+        return slot.published(connection, name) is not None
 
 
 def _embedded(settings: Settings, name: str) -> set[str]:
