@@ -80,7 +80,7 @@ def session(
     for key, value in settings.spark_options.items():
         options[key] = f"{options[key]}{_ADDED[key]}{value}" if key in _ADDED and key in options else value
     options |= more or {}
-    _environment(java_home(settings.cache), local)
+    _environment(java_home(settings.cache), local, settings.spark_options.get("spark.pyspark.python", sys.executable))
     # They print the traceback of what is raised anyway, and which we then say in words.
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -175,9 +175,10 @@ def _local_master(master: str, slots: int) -> str:
     return f"local[{count + slots}{(said['failures'] or '') if said else ''}]"
 
 
-def _environment(home: Path, local: bool) -> None:
+def _environment(home: Path, local: bool, python: str) -> None:
+    """Set what Spark reads from the environment. python: the interpreter of Python workers, on the machines where they run."""
     os.environ["JAVA_HOME"] = str(home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = python, sys.executable
     os.environ.pop("SPARK_HOME", None)  # another Spark on the machine is not the one whose jars are pinned
     os.environ.pop("SPARK_CONF_DIR", None)
     if local:
