@@ -108,7 +108,8 @@ import sys
 from pathlib import Path
 from millstream.spark.session import session
 from millstream.settings import Settings
-options = {"spark.pyspark.python": sys.argv[2], "spark.driver.memory": "600m", "spark.sql.shuffle.partitions": "5", "spark.driver.extraJavaOptions": "-Dmine=1"}
+options = {"spark.pyspark.python": sys.argv[2]}
+options |= {"spark.driver.memory": "600m", "spark.sql.shuffle.partitions": "5", "spark.driver.extraJavaOptions": "-Dmine=1"}
 spark = session("it", Settings(data=Path(sys.argv[1]), spark="local[1]", spark_options=options), connector=False)
 java = spark._jvm.java.lang
 print(spark.sparkContext.master, spark.conf.get("spark.sql.shuffle.partitions"), java.System.getProperty("mine"))
