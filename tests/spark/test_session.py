@@ -100,6 +100,9 @@ def test_partitions_of_state_follow_the_master(tmp_path):
     assert _options(tmp_path, Settings(), 0, True)["spark.sql.shuffle.partitions"] == str(min(cores(), 8))
     remote = Settings(spark="spark://cluster:7077", checkpoints=tmp_path / "shared")
     assert "spark.sql.shuffle.partitions" not in _options(tmp_path, remote, 0, False)  # known when its executors are
+    assert "spark.local.dir" not in _options(
+        tmp_path, remote, 0, False
+    )  # a path of the driver's, which workers may lack
     assert table_folder(remote).is_relative_to(tmp_path / "shared" / ".tables")
 
 
