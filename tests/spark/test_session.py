@@ -100,6 +100,9 @@ def test_partitions_of_state_follow_the_master(tmp_path):
     assert _options(tmp_path, Settings(), 0, True)["spark.sql.shuffle.partitions"] == str(min(cores(), 8))
     remote = Settings(spark="spark://cluster:7077", checkpoints=tmp_path / "shared")
     assert "spark.sql.shuffle.partitions" not in _options(tmp_path, remote, 0, False)  # known when its executors are
+    assert "spark.local.dir" not in _options(
+        tmp_path, remote, 0, False
+    )  # a path of the driver's, which workers may lack
     assert table_folder(remote).is_relative_to(tmp_path / "shared" / ".tables")
 
 
@@ -108,21 +111,27 @@ import sys
 from pathlib import Path
 from millstream.spark.session import session
 from millstream.settings import Settings
-options = {"spark.driver.memory": "600m", "spark.sql.shuffle.partitions": "5", "spark.driver.extraJavaOptions": "-Dmine=1"}
+options = {"spark.pyspark.python": sys.argv[2]}
+options |= {"spark.driver.memory": "600m", "spark.sql.shuffle.partitions": "5", "spark.driver.extraJavaOptions": "-Dmine=1"}
 spark = session("it", Settings(data=Path(sys.argv[1]), spark="local[1]", spark_options=options), connector=False)
 java = spark._jvm.java.lang
 print(spark.sparkContext.master, spark.conf.get("spark.sql.shuffle.partitions"), java.System.getProperty("mine"))
+print(spark.sparkContext.pythonExec, spark.range(1).rdd.map(lambda row: sys.argv[0]).count())
 print(java.System.getProperty("java.io.tmpdir"), java.Runtime.getRuntime().maxMemory() >> 20)
 """
 
 
 @pytest.mark.system
 def test_settings_of_the_user_win_or_are_added_to_ours(tmp_path):
+    python = tmp_path / "python"  # such as that of the workers' own environment
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-c", MORE, tmp_path], stdout=subprocess.PIPE, text=True, check=True, timeout=180
+        [sys.executable, "-c", MORE, tmp_path, python], stdout=subprocess.PIPE, text=True, check=True, timeout=180
     )
-    master, partitions, mine, folder, memory = done.stdout.split()
+    master, partitions, mine, workers, _, folder, memory = done.stdout.split()
     assert (master, partitions, mine) == ("local[1]", "5", "1")
+    assert workers == str(python)
     assert folder.startswith(str(tmp_path / "spark"))
     assert 550 <= int(memory) <= 600
 

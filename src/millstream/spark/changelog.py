@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -256,14 +257,15 @@ class TableCopy:
     def _report(self) -> None:
         with self._changed:
             error = str(self._error) if self._error else self._rows.schema_error
-            unread = {**self._rows.unread, **self._files.left_out}
+            unread, unfit = self._rows.unread, self._files.left_out
+            shown = islice(chain(unread.items(), unfit.items()), SHOWN)
             facts: dict[str, Any] = {
                 "state": "failed" if error else "copied" if self._rows.schema else "waiting",
                 "error": error or None,
-                "rows": len(self._rows),
+                "rows": len(self._rows) - len(unfit),
                 "bytes": self._rows.size,
-                "left_out": len(unread),
-                "reasons": {k.decode("utf-8", "replace")[:100]: unread[k][:200] for k in sorted(unread)[:SHOWN]},
+                "left_out": len(unread) + len(unfit),
+                "reasons": {k.decode("utf-8", "replace")[:100]: why[:200] for k, why in shown},
             }
         self._tell(self.name, facts)
 

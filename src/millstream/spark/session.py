@@ -80,7 +80,8 @@ def session(
     for key, value in settings.spark_options.items():
         options[key] = f"{options[key]}{_ADDED[key]}{value}" if key in _ADDED and key in options else value
     options |= more or {}
-    _environment(java_home(settings.cache), local)
+    python = settings.spark_options.get("spark.pyspark.python", sys.executable)
+    _environment(java_home(settings.cache), work, local, python)
     # They print the traceback of what is raised anyway, and which we then say in words.
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -134,7 +135,6 @@ def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[st
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.extraJavaOptions": f'{_JVM} "-Djava.io.tmpdir={work}" "-Dlog4j2.configurationFile={log.as_uri()}"',
-        "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
@@ -154,6 +154,7 @@ def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[st
     }
     if local:
         options |= {
+            "spark.local.dir": str(work),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.default.parallelism": str(cores()),
@@ -175,13 +176,18 @@ def _local_master(master: str, slots: int) -> str:
     return f"local[{count + slots}{(said['failures'] or '') if said else ''}]"
 
 
-def _environment(home: Path, local: bool) -> None:
+def _environment(home: Path, work: Path, local: bool, python: str) -> None:
+    """Set what Spark reads from the environment. python: the interpreter of Python workers, on the machines where they run."""
     os.environ["JAVA_HOME"] = str(home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = python, sys.executable
     os.environ.pop("SPARK_HOME", None)  # another Spark on the machine is not the one whose jars are pinned
     os.environ.pop("SPARK_CONF_DIR", None)
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    else:
+        os.environ["SPARK_LOCAL_DIRS"] = str(
+            work
+        )  # of the driver; workers have their own, as a setting would not let them
 
 
 def work_folder(data: Path) -> Path:
