@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,8 +34,7 @@ class Column:
         return facts
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a change comes from: the transaction's id and commit time (epoch ms), and the position in the log.
 
     commit_lsn: the position of the transaction's commit; transactions are ordered by it, over all topics.
@@ -99,6 +99,19 @@ class Envelope:
         return self._message(key, _NONE, DELETE, origin, now_ms)
 
     def _message(self, before: bytes, after: bytes, op: bytes, origin: Origin, now_ms: int) -> bytes:
-        xid, commit, lsn = origin.xid, origin.commit_lsn, origin.lsn
-        order = (xid, commit, origin.order, origin.table_order)
-        return self._changed % (before, after, origin.at_ms, commit, lsn, xid, lsn, op, now_ms, *order)
+        xid, at_ms, lsn, commit, order, table_order = origin
+        return self._changed % (
+            before,
+            after,
+            at_ms,
+            commit,
+            lsn,
+            xid,
+            lsn,
+            op,
+            now_ms,
+            xid,
+            commit,
+            order,
+            table_order,
+        )
