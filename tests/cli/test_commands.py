@@ -282,6 +282,7 @@ def test_an_active_group_is_left_alone(run, topic, kafka):
 def test_a_query_is_moved_with_its_checkpoint(run, topic, kafka, tmp_path):
     from millstream.run.lock import Lock
     from millstream.run.runfile import Running
+    from millstream.settings import Settings
     from millstream.spark import replay
 
     run("produce", topic, "--partition", "1", given=LINES)
@@ -297,10 +298,10 @@ def test_a_query_is_moved_with_its_checkpoint(run, topic, kafka, tmp_path):
         "groups", "reset", f"{app}.late", "--to-earliest", "--execute", fails=True
     )
     data = tmp_path / ".millstream"
-    replay.checkpoint(data, app, "late").mkdir(parents=True)
+    replay.checkpoint(Settings(data=data), app, "late").mkdir(parents=True)
     shown = run("groups", "reset", f"{app}.late", "--topic", f"{topic}:1", "--to-offset", "1", "--execute")
     assert "begins there with a new Spark checkpoint" in shown
-    assert replay.obey(data, app) == {"late": {(topic, 0): 0, (topic, 1): 1}}
+    assert replay.obey(Settings(data=data), app) == {"late": {(topic, 0): 0, (topic, 1): 1}}
     assert {one.partition: one.committed for one in group_lag(kafka, f"{app}.late")} == {0: 0, 1: 1}
 
     lock = Lock(data)
@@ -310,7 +311,7 @@ def test_a_query_is_moved_with_its_checkpoint(run, topic, kafka, tmp_path):
         assert "Add --at-next-start" in run(*reset, fails=True)
         run(*reset, "--at-next-start")
         assert {one.partition: one.committed for one in group_lag(kafka, f"{app}.late")} == {0: 0, 1: 1}
-        assert replay.obey(data, app) == {"late": {(topic, 0): 0, (topic, 1): 4}}
+        assert replay.obey(Settings(data=data), app) == {"late": {(topic, 0): 0, (topic, 1): 4}}
         delivery = f"{app}.late.deliver"
         commit(kafka, delivery, {(topic, 0): 0})
         assert "end it first" in run("groups", "reset", delivery, "--to-latest", "--execute", fails=True)
@@ -319,13 +320,14 @@ def test_a_query_is_moved_with_its_checkpoint(run, topic, kafka, tmp_path):
 
 
 def test_a_copy_of_a_query_may_begin_where_one_likes(run, topic, kafka, tmp_path):
+    from millstream.settings import Settings
     from millstream.spark import replay
 
     run("produce", topic, "--partition", "1", given=LINES)
     app = fresh("app").replace("-", "_")
     words = ("groups", "reset", f"{app}.copy", "--topic", topic, "--to-offset", "2", "--execute", "--at-next-start")
     run(*words)
-    assert replay.obey(tmp_path / ".millstream", app) == {"copy": {(topic, 0): 0, (topic, 1): 2}}
+    assert replay.obey(Settings(data=tmp_path) / ".millstream", app) == {"copy": {(topic, 0): 0, (topic, 1): 2}}
     assert "is for queries" in run("groups", "reset", "billing", *words[3:], fails=True)
 
 

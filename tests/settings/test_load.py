@@ -47,7 +47,8 @@ def test_a_secret_in_a_file(tmp_path):
 
 def test_children_load_the_same_settings_from_the_environment(tmp_path, monkeypatch):
     (tmp_path / "millstream.toml").write_text(
-        'data = "/d"\ncache = "/c"\npostgres = "dbname=x"\nspark = "local[2]"\n'
+        'data = "/d"\ncache = "/c"\npostgres = "dbname=x"\ncheckpoints = "/shared"\n'
+        '[spark]\nmaster = "local[2]"\ndriver.memory = "2g"\n"spark.sql.shuffle.partitions" = 7\n'
         '[kafka]\naddress = "k:1"\n"security.protocol" = "SSL"\n[sources]\nops = "dbname=ops"\n'
     )
     settings = Settings.load(folder=tmp_path)

@@ -26,7 +26,7 @@ def test_queries_are_moved_before_spark_starts_and_their_groups_with_them(tmp_pa
     process.move_queries(APP, settings)
     process.move_queries(APP, settings)
     assert asked == [("flights.late", TO)]
-    assert (replay.checkpoint(tmp_path, "flights", "late") / "sources").exists()
+    assert (replay.checkpoint(Settings(data=tmp_path), "flights", "late") / "sources").exists()
 
 
 def test_a_position_that_cannot_be_committed_does_not_stop_the_query(tmp_path, monkeypatch, caplog):
@@ -37,4 +37,4 @@ def test_a_position_that_cannot_be_committed_does_not_stop_the_query(tmp_path, m
     replay.mark(tmp_path, "flights", "late", TO)
     process.move_queries(APP, Settings(data=tmp_path, kafka=Kafka("a:1")))
     assert "its position could not be committed: no broker answers" in caplog.text
-    assert replay.obey(tmp_path, "flights") == {}
+    assert replay.obey(Settings(data=tmp_path), "flights") == {}

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from millstream.settings import Settings
+from millstream.spark.session import Writer, _local_master, _options, cores, is_local, table_folder
 from tests.brokers import wait_until
-
-pytestmark = pytest.mark.system
+from tests.spark.streams import Memory
 
 DRIVER = """
 import sys
@@ -26,6 +26,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("how", [signal.SIGKILL, None])
 @pytest.mark.parametrize("java", ["", "bundled"])
 def test_the_jvm_ends_with_its_driver_and_nothing_is_left_in_the_working_folder(tmp_path, how, java):
@@ -58,13 +59,129 @@ def test_the_jvm_ends_with_its_driver_and_nothing_is_left_in_the_working_folder(
 
 
 def test_folders_of_dead_processes_are_removed(tmp_path):
-    from millstream.spark.session import _work_folder
+    from millstream.spark.session import work_folder
 
     dead = subprocess.Popen([sys.executable, "-S", "-c", ""])
     dead.wait()
     left = tmp_path / "spark" / str(dead.pid)
     left.mkdir(parents=True)
     (left / "librocksdb.so").write_bytes(b"")
-    assert _work_folder(tmp_path) == tmp_path / "spark" / str(os.getpid())
+    assert work_folder(tmp_path) == tmp_path / "spark" / str(os.getpid())
     assert [p.name for p in (tmp_path / "spark").iterdir()] == [str(os.getpid())]
     assert Path.cwd() != tmp_path
+
+
+@pytest.mark.parametrize(
+    ("master", "slots", "expected"),
+    [
+        ("", 3, f"local[{cores() + 3}]"),
+        ("local", 0, "local[1]"),
+        ("local[*]", 1, f"local[{cores() + 1}]"),
+        ("local[4]", 2, "local[6]"),
+        ("local[4,3]", 2, "local[6,3]"),
+    ],
+)
+def test_real_time_queries_have_their_slots_beside_the_threads_that_were_asked_for(master, slots, expected):
+    assert is_local(master)
+    assert _local_master(master, slots) == expected
+
+
+@pytest.mark.parametrize("master", ["spark://cluster:7077", "yarn", "k8s://https://x", "local-cluster[2,1,1024]"])
+def test_a_cluster_is_not_this_machine(master):
+    assert not is_local(master)
+
+
+def test_both_compilers_run():
+    options = _options(Path("/w"), Settings(), 0, True)
+    assert "TieredStopAtLevel" not in options["spark.driver.extraJavaOptions"]
+
+
+def test_partitions_of_state_follow_the_master(tmp_path):
+    assert _options(tmp_path, Settings(), 0, True)["spark.sql.shuffle.partitions"] == str(min(cores(), 8))
+    remote = Settings(spark="spark://cluster:7077", checkpoints=tmp_path / "shared")
+    assert "spark.sql.shuffle.partitions" not in _options(tmp_path, remote, 0, False)  # known when its executors are
+    assert table_folder(remote).is_relative_to(tmp_path / "shared" / ".tables")
+
+
+MORE = """
+import sys
+from pathlib import Path
+from millstream.spark.session import session
+from millstream.settings import Settings
+options = {"spark.driver.memory": "600m", "spark.sql.shuffle.partitions": "5", "spark.driver.extraJavaOptions": "-Dmine=1"}
+spark = session("it", Settings(data=Path(sys.argv[1]), spark="local[1]", spark_options=options), connector=False)
+java = spark._jvm.java.lang
+print(spark.sparkContext.master, spark.conf.get("spark.sql.shuffle.partitions"), java.System.getProperty("mine"))
+print(java.System.getProperty("java.io.tmpdir"), java.Runtime.getRuntime().maxMemory() >> 20)
+"""
+
+
+@pytest.mark.system
+def test_settings_of_the_user_win_or_are_added_to_ours(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", MORE, tmp_path], stdout=subprocess.PIPE, text=True, check=True, timeout=180
+    )
+    master, partitions, mine, folder, memory = done.stdout.split()
+    assert (master, partitions, mine) == ("local[1]", "5", "1")
+    assert folder.startswith(str(tmp_path / "spark"))
+    assert 550 <= int(memory) <= 600
+
+
+@pytest.mark.system
+def test_a_micro_batch_aggregate_emits_one_row_per_group(spark):
+    stream = Memory(spark)
+    seen = []
+    counts = stream.frame.groupBy("value").count()
+    query = (
+        Writer(counts, realtime=False)
+        .outputMode("update")
+        .foreachBatch(lambda batch, number: seen.extend(tuple(r) for r in batch.collect()))
+        .start()
+    )
+    try:
+        stream.add(*"aaaaab")
+        query.processAllAvailable()
+        assert sorted(seen) == [("a", 5), ("b", 1)]
+        stream.add("a")
+        query.processAllAvailable()
+        assert sorted(seen) == [("a", 5), ("a", 6), ("b", 1)]
+    finally:
+        query.stop()
+
+
+@pytest.mark.system
+def test_transform_with_state_runs(spark):
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    pytest.importorskip("google.protobuf", reason="it comes with the dependencies of Spark's part")
+
+    class Total(StatefulProcessor):
+        def init(self, handle):
+            self._total = handle.getValueState("total", "n long")
+
+        def handleInputRows(self, key, rows, timerValues):
+            n = (self._total.get() or (0,))[0] + sum(len(r) for r in rows)
+            self._total.update((n,))
+            yield pd.DataFrame({"value": [key[0]], "n": [n]})
+
+        def close(self):
+            pass
+
+    stream = Memory(spark)
+    seen = []
+    totals = stream.frame.groupBy("value").transformWithStateInPandas(Total(), "value string, n long", "update", "none")
+    query = (
+        Writer(totals, realtime=False)
+        .outputMode("update")
+        .foreachBatch(lambda batch, number: seen.extend(tuple(r) for r in batch.collect()))
+        .start()
+    )
+    try:
+        stream.add("a", "a", "b")
+        query.processAllAvailable()
+        stream.add("a")
+        query.processAllAvailable()
+        assert sorted(seen) == [("a", 2), ("a", 3), ("b", 1)]
+    finally:
+        query.stop()

@@ -1,153 +1,123 @@
-"""Local copies of tables: changes in, rows out; and following a changelog on a log."""
+"""Tables as frames in streaming queries: planned again, and up to date, in every batch."""
 
 import json
-from datetime import UTC, date, datetime
-from decimal import Decimal
 
 import pytest
 
 from millstream.app.names import SCHEMAS
 from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
-from millstream.settings import MillstreamError
-from millstream.spark import tables
-from millstream.spark.tables import Rows, TableColumn, TableCopies, TableSchema, convert
+from millstream.spark.tables import TableCopies, frame_of
 from tests.brokers import fresh
+from tests.spark.streams import Memory
+from tests.spark.test_rows import change
 
-SCHEMA = TableSchema("planes", (TableColumn("tailnum", "string", False), TableColumn("seats", "long")), ("tailnum",))
-
-
-def change(op="c", **after):
-    return json.dumps({"before": None, "after": after or None, "op": op, "source": {}, "ts_ms": 1}).encode()
+pytestmark = pytest.mark.system
 
 
-def test_the_latest_row_of_every_key():
-    rows = Rows("planes", SCHEMA)
-    rows.apply(b"1", change("r", tailnum="N1", seats=10))
-    rows.apply(b"2", change(tailnum="N2"))
-    rows.apply(b"1", change("u", tailnum="N1", seats=20))
-    assert rows.arrow().to_pylist() == [{"tailnum": "N2", "seats": None}, {"tailnum": "N1", "seats": 20}]
-    version = rows.version
-    rows.apply(b"1", change("d"))
-    rows.apply(b"1", None)  # the tombstone after a delete changes nothing more
-    assert rows.version == version + 1
-    assert [r["tailnum"] for r in rows.arrow().to_pylist()] == ["N2"]
-    rows.apply(None, change("t"))
-    assert (len(rows), rows.size) == (0, 0)
+class Planes:
+    """A captured table that a test writes."""
 
+    def __init__(self, kafka):
+        self.kafka, self.name, self.send = kafka, fresh("planes"), producer(kafka)
+        ensure_topics(kafka, [(self.name, 2, {"cleanup.policy": "compact"}), (SCHEMAS, None, None)])
+        self.columns(tail="string", seats="long")
 
-def test_size_is_what_is_held(monkeypatch):
-    rows = Rows("planes", SCHEMA)
-    value = change(tailnum="N1", seats=1)
-    for _ in range(100):
-        rows.apply(b"1", value)
-    assert rows.size == len(value)
-    monkeypatch.setattr(tables, "MAX_BYTES", 1000)
-    with pytest.raises(MillstreamError, match=r"table 'planes' has more than"):
-        for i in range(100):
-            rows.apply(str(i).encode(), value)
+    def columns(self, **kinds):
+        columns = [{"name": n, "kind": k} for n, k in kinds.items()]
+        value = {"topic": self.name, "columns": columns, "key": ["tail"]}
+        self.send.produce(SCHEMAS, key=self.name, value=json.dumps(value))
+        self.send.flush()
 
-
-def test_what_is_no_envelope():
-    with pytest.raises(MillstreamError, match=r"'planes': expected a Debezium envelope"):
-        Rows("planes", SCHEMA).apply(b"1", b"{")
-    with pytest.raises(MillstreamError, match="primary key"):
-        Rows("planes", SCHEMA).apply(None, change(tailnum="N1"))
-    with pytest.raises(MillstreamError, match="is its capture running"):
-        Rows("planes").arrow()
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "expected"),
-    [
-        ("timestamp", "2013-01-01T05:00:00.5+00:00", datetime(2013, 1, 1, 5, 0, 0, 500000, UTC)),
-        ("timestamp", 1_000_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
-        ("date", "2013-01-31", date(2013, 1, 31)),
-        ("date", 1, date(1970, 1, 2)),
-        ("decimal", "12.50", Decimal("12.5")),
-        ("decimal", "NaN", None),
-        ("binary", "AAE=", b"\x00\x01"),
-        ("double", "Infinity", float("inf")),
-        ("json", '{"a": 1}', '{"a": 1}'),
-        ("long", None, None),
-    ],
-)
-def test_values(kind, value, expected):
-    assert convert(value, kind, "t", "c") == expected
-
-
-@pytest.mark.parametrize(("kind", "value"), [("date", "soon"), ("decimal", "x"), ("decimal", "1e30"), ("binary", "?")])
-def test_values_that_do_not_fit(kind, value):
-    with pytest.raises(MillstreamError, match=f"table 't': {value!r} in column 'c' is no {kind}".replace("?", r"\?")):
-        convert(value, kind, "t", "c")
+    def put(self, tail, **row):
+        self.send.produce(self.name, key=tail, value=change("u", tail=tail, **row) if row else None)
+        self.send.flush()
 
 
 @pytest.fixture
-def topic(kafka):
-    name = fresh("planes")
-    ensure_topics(kafka, [(name, 2, {"cleanup.policy": "compact"}), (SCHEMAS, None, None)])
-    return name
+def planes(kafka):
+    return Planes(kafka)
 
 
-def describe(send, topic, *columns):
-    value = {
-        "topic": topic,
-        "columns": [{"name": n, "kind": k, "nullable": True} for n, k in columns],
-        "key": [columns[0][0]],
+@pytest.fixture
+def table(spark, kafka, planes, tmp_path):
+    copies = TableCopies(kafka, [planes.name], tmp_path / "tables")
+    copies.start()
+    yield lambda: frame_of(spark, copies[planes.name])
+    copies.close()
+    assert not (tmp_path / "tables").exists()
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+@pytest.mark.parametrize("how", ["inner", "left", "aggregate behind"])
+def test_each_batch_has_the_table_as_it_is_when_the_batch_begins(spark, planes, table, how, broadcast):
+    stream = Memory(spark)
+    threshold = spark.conf.get("spark.sql.autoBroadcastJoinThreshold")
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", threshold if broadcast else "-1")
+    name = fresh("q").replace("-", "_")
+    joined = stream.frame.withColumnRenamed("value", "tail").join(table(), "tail", "left" if how == "left" else "inner")
+    if how == "aggregate behind":
+        joined = joined.groupBy("tail", "seats").count()
+    mode = "update" if how == "aggregate behind" else "append"
+    query = joined.writeStream.format("memory").queryName(name).outputMode(mode).start()
+    expected = []
+    try:
+        for number in range(4):
+            planes.put("N1", seats=number)
+            planes.put("N2", **({"seats": 7} if number == 2 else {}))  # comes, and is deleted again
+            stream.add("N1", "N2")
+            query.processAllAvailable()
+            expected.append(("N1", number))
+            if number == 2:
+                expected.append(("N2", 7))
+            elif how == "left":
+                expected.append(("N2", None))
+        found = sorted((r["tail"], r["seats"]) for r in spark.table(name).collect() if r["seats"] is not None)
+        assert found == sorted(e for e in expected if e[1] is not None)
+        assert spark.table(name).where("seats is null").count() == len([e for e in expected if e[1] is None])
+        plan = query._jsq.explainInternal(False)
+        assert ("BroadcastHashJoin" if broadcast else "SortMergeJoin") in plan
+    finally:
+        query.stop()
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", threshold)
+
+
+def test_a_new_column_ends_the_query_which_then_begins_with_it(spark, planes, table):
+    stream = Memory(spark)
+    planes.put("N1", seats=1)
+    query = stream.frame.withColumnRenamed("value", "tail").join(table(), "tail").writeStream.format("noop").start()
+    stream.add("N1")
+    query.processAllAvailable()
+    planes.columns(tail="string", seats="long", year="long")
+    stream.add("N1")
+    with pytest.raises(Exception, match=r"columns of table .* have changed: 'year' is new"):
+        query.processAllAvailable()
+    assert table().columns == ["tail", "seats", "year"]
+    planes.put("N1", seats=1, year=1999)
+    assert [tuple(r) for r in table().collect()] == [("N1", 1, 1999)]
+
+
+def test_values_of_every_kind_arrive(spark, planes, table):
+    kinds = {
+        "long": 5,
+        "double": 1.5,
+        "boolean": True,
+        "timestamp": 1_000_000,
+        "date": 1,
+        "decimal": "1.25",
+        "binary": "AAE=",
+        "json": {"a": 1},
     }
-    send.produce(SCHEMAS, key=topic, value=json.dumps(value))
-
-
-@pytest.mark.system
-def test_a_change_before_the_question_is_in_the_answer(kafka, topic):
-    copies = TableCopies(kafka, [topic])
-    copies.start()
-    send = producer(kafka)
-    try:
-        describe(send, topic, ("tailnum", "string"), ("seats", "long"))
-        for round_ in range(30):
-            for i in range(5):
-                send.produce(topic, key=f"{i}", value=change("u", tailnum=f"N{i}", seats=round_))
-            send.flush()
-            rows = copies.arrow(topic)
-            assert sorted((r["tailnum"], r["seats"]) for r in rows.to_pylist()) == [(f"N{i}", round_) for i in range(5)]
-            assert copies.arrow(topic) is rows  # nothing changed, so nothing is made anew
-    finally:
-        copies.close()
-
-
-@pytest.mark.system
-def test_a_new_column(kafka, topic):
-    copies = TableCopies(kafka, [topic])
-    copies.start()
-    send = producer(kafka)
-    try:
-        describe(send, topic, ("tailnum", "string"))
-        send.produce(topic, key="1", value=change(tailnum="N1"))
-        send.flush()
-        copies.wait_for_schema(topic)
-        assert copies.arrow(topic).to_pylist() == [{"tailnum": "N1"}]
-        describe(send, topic, ("tailnum", "string"), ("seats", "long"))
-        send.produce(topic, key="2", value=change(tailnum="N2", seats=5))
-        send.flush()
-        assert sorted(copies.arrow(topic).to_pylist(), key=lambda r: r["tailnum"]) == [
-            {"tailnum": "N1", "seats": None},
-            {"tailnum": "N2", "seats": 5},
-        ]
-    finally:
-        copies.close()
-
-
-@pytest.mark.system
-def test_a_broken_changelog_is_an_error_not_an_old_answer(kafka, topic):
-    copies = TableCopies(kafka, [topic])
-    copies.start()
-    send = producer(kafka)
-    try:
-        describe(send, topic, ("tailnum", "string"))
-        send.produce(topic, key="1", value=b"oops")
-        send.flush()
-        with pytest.raises(MillstreamError, match="Debezium envelope"):
-            copies.arrow(topic)
-    finally:
-        copies.close()
+    planes.columns(tail="string", **{f"{k} of it": k for k in kinds})
+    planes.put("N1", **{f"{k} of it": v for k, v in kinds.items()})
+    [row] = table().selectExpr(*[f"cast(`{k} of it` as string) as {k}" for k in kinds]).collect()
+    assert row.asDict() == {
+        "long": "5",
+        "double": "1.5",
+        "boolean": "true",
+        "timestamp": "1970-01-01 00:00:01",
+        "date": "1970-01-02",
+        "decimal": "1.250000000000000000",
+        "binary": "\x00\x01",
+        "json": '{"a":1}',
+    }

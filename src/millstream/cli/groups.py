@@ -245,7 +245,7 @@ def _reset(at: Common, name: str, aim: Aim, topics: Sequence[str], execute: bool
     from millstream.client.replay import active, plan
     from millstream.spark.replay import mark, query_of
 
-    query = query_of(at.settings.data, name)
+    query = query_of(at.settings, name)
     if query is None and at_next_start:
         query = _to_be(name)
     moves = plan(at.log, name, aim, topics or _unplaced(at, name))

@@ -1,8 +1,8 @@
 """Status: what each running part says about itself, kept as the latest facts per part in the topic `_millstream.status`.
 
 A key is "<app>/<kind>/<name>", a value a JSON object {"app", "kind", "name", "at": epoch seconds, …facts}. Kinds: "query",
-"capture", "replay", "deliver", "process". The topic is compacted and forgets after a day, so a part that runs on unchanged says
-so again every few hours.
+"table" (a local copy), "capture", "replay", "deliver", "process". The topic is compacted and forgets after a day, so a part that
+runs on unchanged says so again every few hours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_S = 1.0  # between attempts while the log is away
 SEND_S = 3.0  # how long a message may take before it is taken back and tried again with fresher facts
 MAX_KEYS = 1000  # parts one reporter may name: a key made of data by mistake must not fill memory and topic
 # The kinds that say something about processes, not about data: they are true no longer when the application has ended.
-OF_A_RUN = frozenset({"query", "capture", "deliver", "process"})
+OF_A_RUN = frozenset({"query", "table", "capture", "deliver", "process"})
 _POLL_S = 0.5  # how soon a follower notices that it is to stop
 _FETCH_MS = 1000  # how long the broker holds a fetch that finds nothing
 

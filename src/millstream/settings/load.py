@@ -12,13 +12,14 @@ from pathlib import Path
 
 from millstream.settings.addresses import Kafka, redact, resolve
 from millstream.settings.errors import MillstreamError
+from millstream.settings.spark import options as spark_options
 
 FILE = "millstream.toml"
-_KNOWN = ("data", "cache", "kafka", "postgres", "spark", "sources", "console_origins")
+_KNOWN = ("data", "cache", "kafka", "postgres", "spark", "checkpoints", "sources", "console_origins")
 _SOURCE_VARIABLE = "MILLSTREAM_SOURCE_"
-_VARIABLES = tuple(
-    f"MILLSTREAM_{name}" for name in ("KAFKA", "KAFKA_OPTIONS", "POSTGRES", "SPARK", "CONSOLE_ORIGINS")
-)  # beside data and cache, which a child always gets
+# Beside data and cache, which a child always gets.
+_ADDRESSES = ("KAFKA", "KAFKA_OPTIONS", "POSTGRES", "SPARK", "SPARK_OPTIONS", "CHECKPOINTS", "CONSOLE_ORIGINS")
+_VARIABLES = tuple(f"MILLSTREAM_{name}" for name in _ADDRESSES)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class Settings:
     sources: connection strings of the source databases by name; a name without one means the embedded PostgreSQL.
     spark: the Spark master URL, or "" for Spark on this machine.
     console_origins: where a tunnel or proxy shows the page, such as "https://page.example"; by default it answers for loopback.
+    spark_options: settings of Spark's own by their full names (`spark.…`), which win over ours.
+    checkpoints: folder of the queries' positions and state, which every worker of a cluster has under the same path; None for the
+        data folder.
     """
 
     data: Path = Path(".millstream")
@@ -40,6 +44,8 @@ class Settings:
     postgres: str = field(default="", repr=False)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark: str = ""
+    spark_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    checkpoints: Path | None = None
     console_origins: tuple[str, ...] = ()
 
     @classmethod
@@ -57,7 +63,7 @@ class Settings:
     def load(cls, flags: Mapping[str, str | None] | None = None, *, folder: Path | None = None) -> Settings:
         """Read `millstream.toml` in `folder` (default: the working folder), the environment and `flags`, the later the stronger.
 
-        flags: the keys data, cache, kafka, postgres, spark; None or absent means not given.
+        flags: the keys data, cache, kafka, postgres, spark, checkpoints; None or absent means not given.
         Raises MillstreamError for an unknown key, an unreadable file, a wrong type or a missing secret.
         """
         values, origin = _from_file((folder or Path()) / FILE)
@@ -88,6 +94,11 @@ class Settings:
             },
             spark=_text(values.get("spark", ""), "spark", origin),
             console_origins=_texts(values.get("console_origins", []), "console_origins", origin),
+            spark_options={
+                k: resolve(v, f"spark {k}")
+                for k, v in spark_options(_table(values, "spark_options", origin), origin).items()
+            },
+            checkpoints=_folder(_text(values.get("checkpoints", ""), "checkpoints", origin), origin),
         )
 
     def environment(self) -> dict[str, str]:
@@ -110,6 +121,10 @@ class Settings:
             variables["MILLSTREAM_SPARK"] = self.spark
         if self.console_origins:
             variables["MILLSTREAM_CONSOLE_ORIGINS"] = " ".join(self.console_origins)
+        if self.spark_options:
+            variables["MILLSTREAM_SPARK_OPTIONS"] = json.dumps(dict(self.spark_options))
+        if self.checkpoints:
+            variables["MILLSTREAM_CHECKPOINTS"] = str(self.checkpoints)
         return variables | {_SOURCE_VARIABLE + name.upper(): address for name, address in self.sources.items()}
 
     @property
@@ -126,8 +141,14 @@ class Settings:
             kafka=self.kafka if "kafka" in parts else None,
             postgres=self.postgres if "postgres" in parts else "",
             spark=self.spark if "spark" in parts else "",
+            spark_options=self.spark_options if "spark" in parts else {},
             sources={name: address for name, address in self.sources.items() if f"sources.{name}" in parts},
         )
+
+    @property
+    def checkpoint_root(self) -> Path:
+        """The folder of the queries' positions and state."""
+        return self.checkpoints or self.data.absolute() / "checkpoints"
 
     def source(self, name: str) -> str:
         """Return the connection string of the source database `name`, or "" when it is embedded."""
@@ -146,6 +167,21 @@ class Settings:
 
 def _default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "millstream"
+
+
+def _folder(text: str, origin: str) -> Path | None:
+    """Return a folder from a path or a file: URL, or None for no text."""
+    if not text:
+        return None
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "file":
+        text = "/" + rest.lstrip("/")
+    elif colon and len(scheme) > 1 and "/" not in scheme:
+        raise MillstreamError(
+            f"{origin}: checkpoints must be a folder that the driver and every worker have under the same path, got {text!r}."
+            " An object store is reached through a mounted file system."
+        )
+    return Path(text).expanduser().absolute()
 
 
 def _from_file(path: Path) -> tuple[dict[str, object], str]:
@@ -167,23 +203,25 @@ def _from_file(path: Path) -> tuple[dict[str, object], str]:
     if isinstance(kafka := values.get("kafka"), dict):
         values["kafka"] = kafka.get("address", "")
         values["kafka_options"] = {k: v for k, v in kafka.items() if k != "address"}
+    if isinstance(spark := values.get("spark"), dict):
+        values["spark"] = spark.get("master", "")
+        values["spark_options"] = {k: v for k, v in spark.items() if k != "master"}
     return values, str(path)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     values: dict[str, object] = {}
-    for key in ("data", "cache", "kafka", "postgres", "spark"):
+    for key in ("data", "cache", "kafka", "postgres", "spark", "checkpoints"):
         if value := environment.get(f"MILLSTREAM_{key.upper()}"):
             values[key] = value
     if origins := environment.get("MILLSTREAM_CONSOLE_ORIGINS"):
         values["console_origins"] = origins.split()
-    if options := environment.get("MILLSTREAM_KAFKA_OPTIONS"):
-        try:
-            values["kafka_options"] = json.loads(options)
-        except ValueError as error:
-            raise MillstreamError(
-                f"MILLSTREAM_KAFKA_OPTIONS must be a JSON object of client properties: {error}."
-            ) from error
+    for key, of in (("kafka_options", "client properties"), ("spark_options", "Spark's settings")):
+        if options := environment.get(f"MILLSTREAM_{key.upper()}"):
+            try:
+                values[key] = json.loads(options)
+            except ValueError as error:
+                raise MillstreamError(f"MILLSTREAM_{key.upper()} must be a JSON object of {of}: {error}.") from error
     sources = {
         k[len(_SOURCE_VARIABLE) :].lower(): v for k, v in environment.items() if k.startswith(_SOURCE_VARIABLE) and v
     }

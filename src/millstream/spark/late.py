@@ -5,32 +5,41 @@ range is read once more, decoded, and led through the function up to its first g
 with the watermark. The watermark that decides in batch N is the one with which batch N-1 ran (Spark's WatermarkPropagator:
 late events are judged by the previous batch's), which the checkpoint's offset log has.
 
-What is found is kept, one small file per batch, so that a batch which is run again is not counted twice and a replay can leave
-out exactly what was left out live.
+What is found is kept by offset, in one file of bounded size, so that a batch which is run again is not counted twice and a replay
+can leave out exactly what was left out live.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from millstream.app.inputs import Topic
 from millstream.app.query import Query
-from millstream.settings import Kafka
+from millstream.settings import MillstreamError
 from millstream.settings.files import replace
-from millstream.spark.decode import ORIGIN, events
-from millstream.spark.kafka import Ranges, read_range
-from millstream.spark.windows import is_window, with_watermark
+from millstream.spark import pipeline
+from millstream.spark.context import Context
+from millstream.spark.inputs.topic import with_watermark
+from millstream.spark.kafka import Ranges
+from millstream.spark.operators.windows import is_window
+from millstream.spark.provenance import ORIGIN
 
-# Of the files: {"version", "batch", "watermark" (epoch ms), "rows", "offsets": {topic: {partition: [[from, to], …]}} or null}
-VERSION = 1
-MAX_RANGES = 100_000  # of offsets kept per batch; beyond, the file has the count alone and says so
+FILE = (
+    "dropped.jsonl"  # of a checkpoint of a query. Lines: {"version", "forgotten", "since", "offsets"}, then {"batch",
+)
+# "watermark" (epoch ms), "offsets"}; offsets are {topic: {partition: [[from, to], …]}}, since is {topic: {partition: offset}}.
+VERSION = 2
+MAX_RUNS = 100_000  # of offsets kept of a checkpoint; of older ones the count alone
+MIN_SIZE = 2**16  # bytes below which the file is only added to
 
 Runs = dict[str, dict[str, list[list[int]]]]  # topic -> partition -> [from, to) …
 
@@ -55,22 +64,28 @@ def watermark_of(checkpoint: Path, batch: int) -> int | None:
         return None
 
 
-def find(spark: SparkSession, kafka: Kafka, query: Query, batch: Batch) -> DataFrame:
+def find(context: Context, query: Query, batch: Batch) -> DataFrame:
     """Return topic, partition and offset of the input rows that the batch dropped as late, as a plain frame."""
-    topic = cast(Topic, query.streams[0])
-    return dropped(events(read_range(spark, kafka, batch.ranges), topic), query, topic, batch.watermark)
+    return dropped(pipeline.plain_inputs(context, query, batch.ranges), query, batch.watermark)
 
 
-def dropped(rows: DataFrame, query: Query, topic: Topic, watermark: int) -> DataFrame:
-    """Return the origins of those `rows` (of the topic's events) that the query's function drops at a watermark."""
+def dropped(frames: Sequence[DataFrame], query: Query, watermark: int) -> DataFrame:
+    """Return the causes of those rows that the query's function drops at a watermark. frames: its inputs, as plain frames."""
     limit = F.timestamp_millis(F.lit(watermark))
-    grouped = _before_grouping(query.function(with_watermark(rows, topic)))
+    timed = [
+        (with_watermark(frame, cast(Topic, given)), cast(Topic, given)) if given.streams else (frame, None)
+        for frame, given in zip(frames, query.inputs, strict=True)
+    ]
+    grouped = _before_grouping(query.function(*[frame for frame, _ in timed]))
     windows = [f.name for f in grouped.schema.fields if is_window(f.dataType)] if grouped is not None else []
-    if grouped is not None and windows and ORIGIN in grouped.columns:
-        late = grouped.where(F.col(f"`{windows[-1]}`.end") <= limit)
+    if grouped is not None and windows and grouped.columns.count(ORIGIN) == 1:
+        late = [grouped.where(F.col(f"`{windows[-1]}`.end") <= limit)]
     else:  # no window to judge by: Spark compares the event's own time
-        late = rows.where(F.col(f"`{topic.event_time}`") <= limit)
-    return late.select(f"{ORIGIN}.topic", f"{ORIGIN}.partition", f"{ORIGIN}.offset").distinct()
+        late = [
+            frame.where(F.col(f"`{topic.event_time}`") <= limit) for frame, topic in timed if topic and topic.event_time
+        ]
+    causes = [rows.select(f"{ORIGIN}.topic", f"{ORIGIN}.partition", f"{ORIGIN}.offset") for rows in late]
+    return reduce(DataFrame.union, causes).distinct()
 
 
 def _before_grouping(result: DataFrame) -> DataFrame | None:
@@ -92,34 +107,104 @@ def _before_grouping(result: DataFrame) -> DataFrame | None:
 
 
 class Record:
-    """The files of one query's dropped rows. `total` is their number over all of its runs."""
+    """The input rows that one checkpoint of a query has dropped, by offset. `total` is their number over all of its runs.
+
+    The file is a journal: a line with everything, then one per batch, written together again when it has doubled. A batch that is
+    run again drops the same offsets, which count once. `since` says from which offset on a partition's rows are known: older ones
+    are counted but forgotten when there are more than MAX_RUNS runs.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.total = 0
-        self._rows: dict[int, int] = {}
-        for path in folder.glob("*.json") if folder.is_dir() else ():
-            content = json.loads(path.read_text())
-            self._rows[content["batch"]] = content["rows"]
-        self.total = sum(self._rows.values())
+        self._path = folder / FILE
+        self._forgotten = 0
+        self._size = self._whole = 0  # of the file: now, and when it was written together
+        self.since: dict[str, dict[str, int]] = {}
+        self.offsets: Runs = {}
+        self._load()
+
+    @property
+    def total(self) -> int:
+        """The number of dropped rows."""
+        return self._forgotten + sum(
+            e - b for parts in self.offsets.values() for runs in parts.values() for b, e in runs
+        )
 
     def add(self, batch: Batch, origins: Iterable[tuple[str, int, int]]) -> int:
-        """Keep a batch's dropped rows and return their number; a batch that is here already is replaced."""
+        """Keep a batch's dropped rows, on disk when it returns, and return their number."""
         found = sorted(origins)
         runs = as_runs(found)
-        kept = sum(len(r) for parts in runs.values() for r in parts.values()) <= MAX_RANGES
-        self._folder.mkdir(parents=True, exist_ok=True)
-        content = {
-            "version": VERSION,
-            "batch": batch.number,
-            "watermark": batch.watermark,
-            "rows": len(found),
-            "offsets": runs if kept else None,
-        }
-        replace(self._folder / f"{batch.number}.json", json.dumps(content).encode())
-        self._rows[batch.number] = len(found)
-        self.total = sum(self._rows.values())
+        self._take(runs)
+        line = json.dumps({"batch": batch.number, "watermark": batch.watermark, "offsets": runs}).encode() + b"\n"
+        if self._forget() or not self._whole or self._size + len(line) > max(2 * self._whole, MIN_SIZE):
+            self._rewrite()
+        else:
+            with self._path.open("r+b") as file:
+                file.seek(self._size)  # over the rest of a line that a crash cut off
+                file.write(line)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+            self._size += len(line)
         return len(found)
+
+    def _load(self) -> None:
+        try:
+            lines = self._path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break  # cut off by a crash: its batch is counted again
+            content = json.loads(line)
+            if "version" in content:
+                if content["version"] != VERSION:
+                    raise MillstreamError(f"{self._path} is of version {content['version']}, expected {VERSION}.")
+                self._forgotten, self.since, self._whole = content["forgotten"], content["since"], len(line)
+            self._take(content["offsets"])
+            self._size += len(line)
+
+    def _take(self, runs: Runs) -> None:
+        for topic, parts in runs.items():
+            for partition, more in parts.items():
+                first = self.since.get(topic, {}).get(partition, 0)
+                known = self.offsets.setdefault(topic, {}).get(partition, [])
+                self.offsets[topic][partition] = united(known, [[max(b, first), e] for b, e in more if e > first])
+
+    def _forget(self) -> bool:
+        """Forget the oldest half of the longest lists while there are too many runs."""
+        done = False
+        while sum(len(runs) for parts in self.offsets.values() for runs in parts.values()) > MAX_RUNS:
+            topic, partition = max(
+                ((t, p) for t, parts in self.offsets.items() for p in parts),
+                key=lambda tp: len(self.offsets[tp[0]][tp[1]]),
+            )
+            runs = self.offsets[topic][partition]
+            old, kept = runs[: (len(runs) + 1) // 2], runs[(len(runs) + 1) // 2 :]
+            self._forgotten += sum(e - b for b, e in old)
+            self.since.setdefault(topic, {})[partition] = old[-1][1]
+            self.offsets[topic][partition] = kept
+            done = True
+        return done
+
+    def _rewrite(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        content = {"version": VERSION, "forgotten": self._forgotten, "since": self.since, "offsets": self.offsets}
+        line = json.dumps(content).encode() + b"\n"
+        replace(self._path, line)
+        self._size = self._whole = len(line)
+
+
+def united(known: list[list[int]], more: list[list[int]]) -> list[list[int]]:
+    """Return sorted runs [from, to) of the offsets that are in either list of sorted runs."""
+    if not known or not more or more[0][0] > known[-1][1]:
+        return known + more
+    found: list[list[int]] = []
+    for begin, end in sorted(known + more):
+        if found and begin <= found[-1][1]:
+            found[-1] = [found[-1][0], max(found[-1][1], end)]
+        else:
+            found.append([begin, end])
+    return found
 
 
 def as_runs(origins: Sequence[tuple[str, int, int]]) -> Runs:

@@ -33,7 +33,7 @@ def move_queries(app: App, settings: Settings) -> None:
     def starts(topics: set[str]) -> replay.Offsets:
         return start_offsets(settings.log, topics & set(topic_names(settings.log)))
 
-    for query, offsets in replay.obey(settings.data, app.name, starts).items():
+    for query, offsets in replay.obey(settings, app.name, starts).items():
         _log.info("query %s begins again, as asked for by `millstream groups reset`", query)
         try:
             commit(settings.log, group(app.name, query), offsets)

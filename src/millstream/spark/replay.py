@@ -6,7 +6,8 @@ query begins without state: a view is emptied, in one transaction with its first
 stream writes its results again; an alert's repeats are recognised and left out.
 
 The marker (version 1): <data>/replays/<app>/<query>.json, {"version": 1, "at": ISO, "offsets": {topic: {partition: offset}}}.
-The old checkpoint: <data>/replaced/<app>/<query>-<time of the marker>.
+The old checkpoint: <data>/replaced/<app>/<query>-<time of the marker>, or <checkpoints>/.replaced/… where checkpoints have
+a folder of their own, since it is moved by renaming it.
 The new one: the initial offsets of the query's only source, in the form of Spark's KafkaSourceInitialOffsetWriter (a zero byte,
 "v1", a line's end, the offsets as JSON); partitions that it does not name are read from their beginning.
 
@@ -21,25 +22,21 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from millstream.settings import MillstreamError
+from millstream.settings import MillstreamError, Settings
 from millstream.settings.files import replace, sync_folder
+from millstream.stores.folder import aside, checkpoint
 
 VERSION = 1
 Offsets = Mapping[tuple[str, int], int]
 
 
-def query_of(data: Path, group: str) -> tuple[str, str] | None:
-    """Return application and query of a group whose checkpoint, or whose marker, is in the data folder; else None."""
+def query_of(settings: Settings, group: str) -> tuple[str, str] | None:
+    """Return application and query of a group whose checkpoint, or whose marker, is there; else None."""
     app, _, query = group.partition(".")
     if not query or "/" in group or ".." in group:
         return None
-    there = checkpoint(data, app, query).is_dir() or _marker(data, app, query).exists()
+    there = checkpoint(settings, app, query).is_dir() or _marker(settings.data, app, query).exists()
     return (app, query) if there else None
-
-
-def checkpoint(data: Path, app: str, query: str) -> Path:
-    """Return the folder of a query's checkpoint."""
-    return data / "checkpoints" / app / query
 
 
 def mark(data: Path, app: str, query: str, offsets: Offsets) -> Path:
@@ -51,7 +48,7 @@ def mark(data: Path, app: str, query: str, offsets: Offsets) -> Path:
     return path
 
 
-def obey(data: Path, app: str, starts: Callable[[set[str]], Offsets] = lambda topics: {}) -> dict[str, Offsets]:
+def obey(settings: Settings, app: str, starts: Callable[[set[str]], Offsets] = lambda topics: {}) -> dict[str, Offsets]:
     """Do what the markers say; return the new positions by query. Nothing of the application's queries may run.
 
     starts: says where the topics begin now. Retention may have passed a position since the marker was left, and Spark refuses to
@@ -59,14 +56,15 @@ def obey(data: Path, app: str, starts: Callable[[set[str]], Offsets] = lambda to
     Raises MillstreamError for a marker that cannot be read: starting anyway would go on where nobody wants it.
     """
     done: dict[str, Offsets] = {}
-    for path in sorted((data / "replays" / app).glob("*.json")):
+    for path in sorted((settings.data / "replays" / app).glob("*.json")):
         at, offsets = _read(path)
         first = starts({topic for topic, _ in offsets})
         offsets = {place: max(offset, first.get(place, 0)) for place, offset in offsets.items()}
         query = path.stem
-        where = checkpoint(data, app, query)
+        where = checkpoint(settings, app, query)
         if where.exists():
-            _put_aside(where, data / "replaced" / app / f"{query}-{at:%Y%m%dT%H%M%S.%fZ}")
+            to = aside(settings, app, query)
+            _put_aside(where, to.with_name(f"{to.name}-{at:%Y%m%dT%H%M%S.%fZ}"))
         _begin(where, offsets)
         path.unlink()
         sync_folder(path.parent)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
+import socket
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millstream.settings import Settings
 from millstream.spark.jars import Progress, fetch
@@ -27,8 +34,16 @@ _REMEMBERED = {
     "spark.sql.streaming.ui.retainedProgressUpdates": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "4",
 }
-# The serial collector and the first compiler alone use the least memory, at unchanged latency.
-_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=96m -Xss512k -XX:-UsePerfData"
+# The serial collector uses the least memory. Both compilers are on: the first alone halves a long stream's rate.
+_JVM = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m -Xss512k -XX:-UsePerfData"
+# Settings whose value is added to ours, with what stands between them.
+_ADDED = {"spark.driver.extraJavaOptions": " ", "spark.jars": ","}
+_STREAMLINE = "spark.sql.streaming.useStreamlineAggregator"
+_SHUFFLE = "spark.sql.shuffle.partitions"
+_LOCAL = re.compile(r"local(?:\[(?P<threads>\d+|\*)(?P<failures>,\d+)?\])?")
+_starting = threading.Lock()
+EXECUTORS_S = 20.0  # how long a start waits for a cluster's executors, whose cores say how many partitions state has
+MAX_PARTITIONS = 64  # of a cluster query's state, unless `[spark] sql.shuffle.partitions` says otherwise
 
 
 def cores() -> int:
@@ -54,28 +69,67 @@ def session(
 
     slots: how many tasks run for as long as a real-time query does: on top of the cores, so that batches go on beside them.
     connector: whether to have the Kafka connector, whose jars are fetched when the cache lacks them (`progress` is told).
-    more: settings of Spark's own that win over ours.
+    more: settings of Spark's own that win over ours and the user's.
     Raises MillstreamError when there is no suitable Java or a jar is missing.
     """
-    work = _work_folder(settings.data)
-    local = not settings.spark or settings.spark.startswith("local")
-    options = _options(work, settings, slots if local else 0, local)
+    work = work_folder(settings.data)
+    local = is_local(settings.spark)
+    options = _options(work, settings, slots, local)
     if connector:
         options["spark.jars"] = ",".join(str(p.absolute()) for p in fetch(settings.cache, progress))
+    for key, value in settings.spark_options.items():
+        options[key] = f"{options[key]}{_ADDED[key]}{value}" if key in _ADDED and key in options else value
+    options |= more or {}
     _environment(java_home(settings.cache), local)
     # They print the traceback of what is raised anyway, and which we then say in words.
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(app)
-    for key, value in {**options, **(more or {})}.items():
+    for key, value in options.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if _SHUFFLE not in options:
+        spark.conf.set(_SHUFFLE, str(_cluster_partitions(spark)))
+    return spark
+
+
+def is_local(master: str) -> bool:
+    """Tell whether a master URL means Spark on this machine, in the driver's process."""
+    return not master or _LOCAL.fullmatch(master) is not None
+
+
+class Writer(DataStreamWriter):
+    """Starts a query with the session's settings that its mode needs; Spark takes them over when a query starts.
+
+    A real-time aggregate answers each row at once, for which Spark has an operator that emits one row per input row. In a
+    micro-batch that would write every intermediate result: there each group comes once.
+    """
+
+    def __init__(self, frame: DataFrame, *, realtime: bool) -> None:
+        super().__init__(frame)
+        self._session = frame.sparkSession
+        self._realtime = realtime
+
+    def start(self, *arguments: Any, **options: Any) -> StreamingQuery:
+        """Start the query."""
+        with _starting:  # the settings are the session's: one query starts at a time
+            self._session.conf.set(_STREAMLINE, str(self._realtime).lower())
+            return super().start(*arguments, **options)
+
+
+def _cluster_partitions(spark: SparkSession) -> int:
+    """Return the partitions of state on a cluster: one per core of its executors, which come a moment after the session."""
+    deadline = time.monotonic() + EXECUTORS_S
+    context: Any = spark.sparkContext._jsc.sc()  # type: ignore[union-attr]
+    while context.getExecutorMemoryStatus().size() < 2 and time.monotonic() < deadline:  # the driver is one of them
+        time.sleep(0.1)
+    return max(1, min(spark.sparkContext.defaultParallelism, MAX_PARTITIONS))
 
 
 def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[str, str]:
     log = Path(__file__).with_name("log4j2.properties")
     options = {
-        "spark.master": settings.spark or f"local[{cores() + slots}]",
+        "spark.master": _local_master(settings.spark, slots) if local else settings.spark,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": DRIVER_MEMORY,
@@ -94,7 +148,7 @@ def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[st
         "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
         "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": str(STATE_MEMORY_MB),
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # real-time mode refuses the first format
-        "spark.sql.streaming.useStreamlineAggregator": "true",
+        _STREAMLINE: "false",  # see `Writer`
         "spark.sql.streaming.stopTimeout": "8s",
         **_REMEMBERED,
     }
@@ -103,13 +157,22 @@ def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[st
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.default.parallelism": str(cores()),
-            "spark.sql.shuffle.partitions": str(shuffle_partitions()),
-            # Spark's own choice starts a process, readlink, for every file that it renames. A local disk can do without.
-            "spark.sql.streaming.checkpointFileManagerClass": (
-                "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-            ),
+            _SHUFFLE: str(shuffle_partitions()),
         }
+    if local and settings.checkpoints is None:
+        # Spark's own choice starts a process, readlink, for every file that it renames. A local disk can do without.
+        options["spark.sql.streaming.checkpointFileManagerClass"] = (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        )
     return options
+
+
+def _local_master(master: str, slots: int) -> str:
+    """Return the master URL with `slots` threads more than it has, by default one per core."""
+    said = _LOCAL.fullmatch(master)
+    threads = said["threads"] if said else None
+    count = 1 if said and threads is None and master else cores() if threads in (None, "*") else int(threads)
+    return f"local[{count + slots}{(said['failures'] or '') if said else ''}]"
 
 
 def _environment(home: Path, local: bool) -> None:
@@ -121,7 +184,7 @@ def _environment(home: Path, local: bool) -> None:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
-def _work_folder(data: Path) -> Path:
+def work_folder(data: Path) -> Path:
     """Make a folder for Spark's temporary files, and remove those of processes that are gone."""
     root = data.absolute() / "spark"
     root.mkdir(parents=True, exist_ok=True)
@@ -131,6 +194,13 @@ def _work_folder(data: Path) -> Path:
     work = root / str(os.getpid())
     work.mkdir(exist_ok=True)
     return work
+
+
+def table_folder(settings: Settings) -> Path:
+    """Return the folder for the files of tables' local copies, which every worker has to reach."""
+    if settings.checkpoints is None:
+        return work_folder(settings.data) / "tables"
+    return settings.checkpoints / ".tables" / f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _alive(pid: int) -> bool:

@@ -1,327 +1,186 @@
-"""A local copy of each captured table, kept fresh by its changelog, for streams to join without a look-up over the network.
+"""Captured tables as frames: plain frames that any query can join, and that are up to date in each of its batches.
 
-The changelog is a compacted topic of Debezium envelopes; `_millstream.schemas` says what columns a table has. `Rows` is the pure
-part: changes in, rows out. `TableCopies` follows the topics in one thread with one consumer for all tables.
+Spark plans every micro-batch again from the same logical plan, and asks for the table's list of files (`FileIndex`) when it does.
+Ours answers with the files of the local copy (`changelog`) as it is then, so a batch sees every change that was in the changelog
+when it began; its size lets Spark choose between a broadcast and a sorted join each time. Nothing goes through Spark's heap but
+what a task reads. (A Python data source would not do: its relation asks Python for the partitions once and keeps the answer.)
 """
 
 from __future__ import annotations
 
-import base64
-import logging
-import threading
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta, timezone
-from decimal import ROUND_HALF_EVEN, Context, Decimal
-from typing import Any
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
 
-import msgspec
-import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from millstream.app.names import SCHEMAS
-from millstream.client.admin import LATEST, ensure_topic, offsets
-from millstream.client.connect import config
-from millstream.settings import Kafka, MillstreamError
-
-MAX_BYTES = 256 * 2**20  # of one table's changelog values in memory; a larger table is refused rather than half joined
-CATCH_UP_S = (
-    60.0  # how long a batch waits for the copies to reach the changelogs' ends before it fails (and is tried again)
-)
-FIRST_S = 300.0  # how long a query waits at its start for a table's schema and first rows
-_REQUEST_S = 10.0
-_POLL_S = 0.5
-_CHUNK = 5_000
-
-_log = logging.getLogger(__name__)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017
-_DECIMAL = pa.decimal128(38, 18)
-_SCALE = Decimal(1).scaleb(-18)
-_CONTEXT = Context(prec=38)
-_ARROW = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "date": pa.date32(),
-    "decimal": _DECIMAL,
-    "binary": pa.binary(),
-    "json": pa.string(),
-}
+from millstream.app.inputs import Table
+from millstream.settings import Kafka, Unreachable
+from millstream.spark.changelog import Reader, Snapshot, TableCopy, Tell
+from millstream.spark.rows import TableSchema
 
 
-class TableColumn(msgspec.Struct, frozen=True):
-    """A column as `_millstream.schemas` describes it."""
+class _Context(Protocol):
+    """What a frame needs of the context that all queries share."""
 
-    name: str
-    kind: str
-    nullable: bool = True
+    @property
+    def spark(self) -> SparkSession: ...
 
-
-class TableSchema(msgspec.Struct, frozen=True):
-    """A value of `_millstream.schemas`: the columns of a table topic and which of them identify a row."""
-
-    topic: str
-    columns: tuple[TableColumn, ...]
-    key: tuple[str, ...] = ()
-
-    def arrow(self) -> pa.Schema:
-        """Return the schema of the table's frame. Every column is nullable: an older row may lack a newer column."""
-        return pa.schema([pa.field(c.name, _ARROW[c.kind]) for c in self.columns])
-
-
-class _Envelope(msgspec.Struct):
-    op: str
-    after: dict[str, Any] | None = None
-
-
-@dataclass
-class Rows:
-    """The latest row of every key, by the message's key. Raises MillstreamError when a table outgrows MAX_BYTES."""
-
-    topic: str
-    schema: TableSchema | None = None
-    version: int = 0  # grows with every change, so that a reader knows whether what it made is still good
-    size: int = 0
-    _rows: dict[bytes, tuple[int, dict[str, Any]]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in one message of the changelog. What is no Debezium envelope raises MillstreamError."""
-        if value is None:
-            self._remove(key)
-            return
-        try:
-            change = msgspec.json.decode(value, type=_Envelope)
-        except msgspec.MsgspecError as error:
-            raise MillstreamError(f"table topic {self.topic!r}: expected a Debezium envelope, {error}.") from error
-        if change.op == "t":
-            self._rows.clear()
-            self.size = 0
-            self.version += 1
-        elif change.after is None or change.op == "d":
-            self._remove(key)
-        elif key is None:
-            raise MillstreamError(f"table topic {self.topic!r}: a row without a key; the table needs a primary key.")
-        else:
-            self._remove(key)
-            self._rows[key] = (len(value), change.after)
-            self.size += len(value)
-            self.version += 1
-            if self.size > MAX_BYTES:
-                raise MillstreamError(
-                    f"table {self.topic!r} has more than {MAX_BYTES >> 20} MB of rows, too many for a local copy:"
-                    " capture fewer columns, or make its changes a topic and join two streams."
-                )
-
-    def _remove(self, key: bytes | None) -> None:
-        if key is not None and (old := self._rows.pop(key, None)):
-            self.size -= old[0]
-            self.version += 1
-
-    def arrow(self) -> pa.Table:
-        """Return the rows as Arrow. Raises MillstreamError when the schema is unknown or a value does not fit its column."""
-        if self.schema is None:
-            raise MillstreamError(f"table {self.topic!r}: its columns are not known yet; is its capture running?")
-        rows = [row for _, row in self._rows.values()]
-        arrays = [
-            pa.array([convert(r.get(c.name), c.kind, self.topic, c.name) for r in rows], _ARROW[c.kind])
-            for c in self.schema.columns
-        ]
-        return pa.Table.from_arrays(arrays, schema=self.schema.arrow())
-
-
-def convert(value: Any, kind: str, topic: str, column: str) -> Any:
-    """Return a JSON value of an envelope as the Python value that Arrow takes for a column's kind.
-
-    Times are ISO 8601 with an offset, or microseconds since 1970 as Debezium writes them; dates ISO 8601 or days since 1970;
-    decimals text or numbers, rounded to 18 decimals, NaN and the infinities null; binary base64.
-    Raises MillstreamError that names table and column when it is none of these.
-    """
-    if value is None:
-        return None
-    try:
-        match kind:
-            case "timestamp":
-                return _EPOCH + timedelta(microseconds=value) if isinstance(value, int) else _time(value)
-            case "date":
-                return _EPOCH.date() + timedelta(days=value) if isinstance(value, int) else date.fromisoformat(value)
-            case "decimal":
-                number = Decimal(str(value))
-                return number.quantize(_SCALE, ROUND_HALF_EVEN, _CONTEXT) if number.is_finite() else None
-            case "binary":
-                return base64.b64decode(value, validate=True)
-            case "json":
-                return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            case "double":
-                return float(value)  # PostgreSQL's NaN and infinities travel as text
-            case "string":
-                return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            case _:
-                return value
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise MillstreamError(f"table {topic!r}: {value!r} in column {column!r} is no {kind}: {error}.") from error
-
-
-def _time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)  # noqa: UP017 - `timestamp without time zone`
+    @property
+    def tables(self) -> TableCopies: ...
 
 
 class TableCopies:
-    """Follows the changelogs of tables in one thread. `arrow` gives a table as of a moment; close it in the end."""
+    """The local copies of an application's tables, each on its own. Start them, close them in the end."""
 
-    def __init__(self, kafka: Kafka, tables: Iterable[str]) -> None:
+    def __init__(
+        self, kafka: Kafka, tables: Iterable[str], folder: Path, tell: Tell = lambda name, facts: None
+    ) -> None:
+        """folder: for the copies' files, which whoever reads the frames must reach. tell: hears what is known of each copy."""
         self._kafka = kafka
-        self._rows = {name: Rows(name) for name in sorted(set(tables))}
-        self._changed = threading.Condition()
-        self._reached: dict[tuple[str, int], int] = {}
-        self._error: Exception | None = None
-        self._closing = False
-        self._frames: dict[str, tuple[int, pa.Table]] = {}
-        self._thread: threading.Thread | None = None
+        self._folder = folder
+        self._copies = {name: TableCopy(kafka, name, folder / name, tell) for name in sorted(set(tables))}
+        self._started = False
 
     def start(self) -> None:
-        """Begin to follow. The table topics must exist."""
-        if not self._rows or self._thread:
-            return
-        ensure_topic(self._kafka, SCHEMAS)
-        self._thread = threading.Thread(target=self._run, name="millstream-tables", daemon=True)
-        self._thread.start()
+        """Begin to follow. Topics that do not exist yet, and a log that is away, are waited for."""
+        if self._copies and not self._started:
+            self._started = True
+            for copy in self._copies.values():
+                copy.start()
 
     def close(self) -> None:
-        """End the thread."""
-        with self._changed:
-            self._closing = True
-        if self._thread:
-            self._thread.join(5)
+        """End all copies, and remove their files."""
+        for copy in self._copies.values():
+            copy.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
-    def versions(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Return numbers that change when the tables do."""
-        with self._changed:
-            return tuple(self._rows[name].version for name in names)
+    def __getitem__(self, name: str) -> TableCopy:
+        return self._copies[name]
 
-    def arrow(self, name: str, *, timeout: float = CATCH_UP_S) -> pa.Table:
-        """Return the table with every change that was in its changelog when this was called.
 
-        Raises MillstreamError when the copy does not get there in `timeout` seconds, or the table is too large or unreadable.
-        """
-        ends = self._ends([name, SCHEMAS], timeout)
-        with self._changed:
-            self._wait(lambda: all(self._reached.get(tp, 0) >= end for tp, end in ends.items()), name, timeout)
-            rows = self._rows[name]
-            made = self._frames.get(name)
-            if made is None or made[0] != rows.version:
-                made = self._frames[name] = (rows.version, rows.arrow())
-            return made[1]
+def frame(context: _Context, table: Table) -> DataFrame:
+    """Return the table's rows as a plain frame, read again at the start of each micro-batch (and of each action).
 
-    def wait_for_schema(self, name: str, timeout: float = FIRST_S) -> None:
-        """Return when the table's columns are known. Raises MillstreamError when its capture has not said so in time."""
-        with self._changed:
-            self._wait(lambda: self._rows[name].schema is not None, name, timeout)
+    Raises Unreachable while the table's columns are not known. A batch raises it when the copy does not catch up in a minute, or
+    when the table's columns are no longer those of this frame: a query that is started again then has the new ones.
+    """
+    copy = context.tables[table.name]
+    return frame_of(context.spark, copy)
 
-    def _wait(self, ready: Any, name: str, timeout: float) -> None:
-        if not self._changed.wait_for(lambda: self._error or self._closing or ready(), timeout):
-            raise MillstreamError(
-                f"table {name!r}: the local copy did not catch up with its changelog in {timeout:.0f} s."
-                " Is the broker there, and has the capture of the table started?"
+
+def frame_of(spark: SparkSession, copy: TableCopy) -> DataFrame:
+    """Return the frame of one copy; see `frame`."""
+    schema = copy.schema()
+    jvm: Any = spark._jvm
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    sources = jvm.org.apache.spark.sql.execution.datasources
+    columns = jvm.org.apache.spark.sql.types.DataType.fromJson(from_arrow_schema(schema.arrow()).json())
+    relation = sources.HadoopFsRelation(
+        _Files(spark.sparkContext._gateway, copy, schema),
+        jvm.org.apache.spark.sql.types.StructType(),
+        columns,
+        jvm.scala.Option.empty(),
+        sources.parquet.ParquetFileFormat(),
+        jvm.scala.Predef.Map().empty(),
+        spark._jsparkSession,
+    )
+    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+
+
+class _Files:
+    """Spark's `FileIndex`, called from its process whenever it plans a read of the table."""
+
+    def __init__(self, gateway: Any, copy: TableCopy, schema: TableSchema) -> None:
+        self._gateway = gateway
+        self._jvm = gateway.jvm
+        self._copy = copy
+        self._schema = schema
+        self._reader = Reader()
+        self._status: dict[Path, Any] = {}
+
+    def _snapshot(self) -> Snapshot:
+        snapshot = self._copy.snapshot(self._reader)
+        if snapshot.schema.columns != self._schema.columns:
+            raise Unreachable(
+                f"the columns of table {self._copy.name!r} have changed: {_difference(self._schema, snapshot.schema)}."
+                " The query starts again with them."
             )
-        if self._error:
-            raise MillstreamError(f"the local copies of tables stopped: {self._error}") from self._error
-        if self._closing:
-            raise MillstreamError("the local copies of tables are closed.")
+        return snapshot
 
-    def _ends(self, topics: Sequence[str], timeout: float) -> dict[tuple[str, int], int]:
-        with self._changed:
-            self._wait(lambda: bool(self._reached), topics[0], timeout)
-            partitions = [tp for tp in self._reached if tp[0] in topics]
-        # Asked on the admin client's connection: on the consumer's own the question would wait behind its long fetches.
-        return offsets(self._kafka, partitions, LATEST)
+    def listFiles(self, partitions: Any, data: Any) -> Any:
+        """Return the files of the table as it is now, as one partition."""
+        fs = self._jvm.org.apache.hadoop.fs
+        files = self._snapshot().files
+        self._status = {
+            path: self._status.get(path) or fs.FileStatus(length, False, 1, 2**27, 0, fs.Path(path.as_uri()))
+            for path, length in files
+        }
+        array = self._array(fs.FileStatus, [self._status[path] for path, _ in files])
+        directory = self._jvm.org.apache.spark.sql.execution.datasources.PartitionDirectory
+        return self._sequence([directory.apply(self._jvm.org.apache.spark.sql.catalyst.InternalRow.empty(), array)])
 
-    def _run(self) -> None:
-        try:
-            consumer = self._open()
-            try:
-                while not self._closing:
-                    self._step(consumer)
-            finally:
-                consumer.close()
-        except Exception as error:
-            _log.error("tables: %s", error)
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
+    def sizeInBytes(self) -> int:
+        """Return about how large the table is in memory."""
+        return max(1, self._reader.held[-1].size if self._reader.held else self._snapshot().size)
 
-    def _open(self) -> Consumer:
-        consumer = Consumer(
-            config(
-                self._kafka,
-                group_id="millstream-tables",  # required by the client; nothing is ever committed
-                enable_auto_commit=False,
-                enable_partition_eof=True,
-                isolation_level="read_committed",
-                fetch_wait_max_ms=1000,
-                queued_max_messages_kbytes=8192,
-            )
-        )
-        deadline = time.monotonic() + FIRST_S
-        while True:
-            known = consumer.list_topics(timeout=_REQUEST_S).topics
-            missing = [name for name in (SCHEMAS, *self._rows) if name not in known]
-            if not missing:
-                break
-            if time.monotonic() > deadline or self._closing:
-                raise MillstreamError(f"the table topic {missing[-1]!r} does not exist; has its capture started?")
-            time.sleep(_POLL_S)
-        partitions = [(name, p) for name in (SCHEMAS, *self._rows) for p in known[name].partitions]
-        consumer.assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in partitions])
-        with self._changed:
-            self._reached = dict.fromkeys(partitions, 0)
-            self._changed.notify_all()
-        return consumer
+    def rootPaths(self) -> Any:
+        """None: the files are given one by one."""
+        return self._sequence([])
 
-    def _step(self, consumer: Consumer) -> None:
-        first = consumer.poll(_POLL_S)
-        if first is None:
-            return
-        with self._changed:
-            for message in (first, *consumer.consume(_CHUNK, timeout=0)):
-                self._take(message)
-            self._changed.notify_all()
+    def inputFiles(self) -> Any:
+        """Return the files' addresses."""
+        return self._array(self._jvm.java.lang.String, [path.as_uri() for path, _ in self._snapshot().files])
 
-    def _take(self, message: Message) -> None:
-        error = message.error()
-        where = (message.topic() or "", message.partition() or 0)
-        offset = message.offset() or 0
-        if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:
-                # The end lies behind transaction markers and compacted offsets, which no message shows.
-                self._reached[where] = max(self._reached.get(where, 0), offset)
-            elif error.fatal():
-                raise KafkaException(error)
-            return
-        if where[0] == SCHEMAS:
-            self._describe(message.key(), message.value())
-        else:
-            self._rows[where[0]].apply(message.key(), message.value())
-        self._reached[where] = offset + 1
+    def refresh(self) -> None:
+        """Nothing: every question is answered from what is there."""
 
-    def _describe(self, key: bytes | None, value: bytes | None) -> None:
-        name = (key or b"").decode("utf-8", "replace")
-        if name in self._rows and value is not None:
-            try:
-                schema = msgspec.json.decode(value, type=TableSchema)
-            except msgspec.MsgspecError as error:
-                raise MillstreamError(f"{SCHEMAS}: the schema of {name!r} cannot be read: {error}.") from error
-            if unknown := [c for c in schema.columns if c.kind not in _ARROW]:
-                raise MillstreamError(
-                    f"table {name!r}: column {unknown[0].name!r} is of unknown kind {unknown[0].kind!r}."
-                )
-            if schema != self._rows[name].schema:
-                self._rows[name].schema = schema
-                self._rows[name].version += 1
+    def partitionSchema(self) -> Any:
+        """No column is taken from a path."""
+        return self._jvm.org.apache.spark.sql.types.StructType()
+
+    def isTimeTravel(self) -> bool:
+        """It is always the present."""
+        return False
+
+    def metadataOpsTimeNs(self) -> Any:
+        """Not measured."""
+        return self._jvm.scala.Option.empty()
+
+    def toString(self) -> str:
+        """Return what a plan shows."""
+        return f"table {self._copy.name}"
+
+    def hashCode(self) -> int:
+        """One of each frame."""
+        return id(self) & 0x7FFFFFFF
+
+    def equals(self, other: Any) -> bool:
+        """One of each frame."""
+        return other is self
+
+    def _array(self, kind: Any, items: list[Any]) -> Any:
+        array = self._gateway.new_array(kind, len(items))
+        for number, item in enumerate(items):
+            array[number] = item
+        return array
+
+    def _sequence(self, items: list[Any]) -> Any:
+        array = self._jvm.java.util.ArrayList()
+        for item in items:
+            array.add(item)
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(array).toSeq()
+
+    class Java:
+        implements = ("org.apache.spark.sql.execution.datasources.FileIndex",)
+
+
+def _difference(old: TableSchema, new: TableSchema) -> str:
+    before, after = ({c.name: c.kind for c in s.columns} for s in (old, new))
+    words = [f"{name!r} is new" for name in after if name not in before]
+    words += [f"{name!r} is gone" for name in before if name not in after]
+    words += [f"{n!r} is {after[n]} and was {before[n]}" for n in after if n in before and before[n] != after[n]]
+    return ", ".join(words) or "their order is another"
