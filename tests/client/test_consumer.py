@@ -33,7 +33,8 @@ def test_growth_forgets_what_is_slow():
 
 def test_what_the_user_set_wins_over_the_bounds(monkeypatch):
     given = {}
-    monkeypatch.setattr(consumer, "Consumer", lambda config: given.update(config) or Growth())
+    monkeypatch.setattr(consumer, "Consumer", given.update)
+    monkeypatch.setattr(consumer, "_watch", lambda _: None)
     consumer.consumer(Kafka("127.0.0.1:1", {"receive.message.max.bytes": "200000000"}), "x", fetch_wait_max_ms=5)
     assert given["receive.message.max.bytes"] == "200000000"
     assert given["fetch.max.bytes"] == consumer.MAX_ANSWER and given["fetch.wait.max.ms"] == 5

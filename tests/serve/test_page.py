@@ -171,9 +171,9 @@ def phone(page):
 
 
 TOO_WIDE = """
-const wide = [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1
-  && !e.closest(".scroll") && getComputedStyle(e).position !== "absolute");
-return [innerWidth, document.documentElement.scrollWidth, wide.slice(0, 3).map((e) => e.outerHTML.slice(0, 120))];
+const wide = [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > 391
+  && !e.closest(".scroll, .chart, .card > table"));
+return [innerWidth, document.documentElement.scrollWidth, wide.slice(0, 9).map((e) => e.tagName + "." + e.className + "#" + e.id)];
 """
 
 
