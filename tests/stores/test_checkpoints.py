@@ -76,7 +76,7 @@ def test_a_second_run_elsewhere_empties_nothing(settings: Settings, first: str, 
         keep(settings, tmp_path / "other")
     target = postgresql.keep(settings, "view", ROWS.schema, ["k"], Claim.of(settings, "app", "view"))._target
     with connect(settings.postgres, autocommit=True) as connection, pytest.raises(MillstreamError, match="another run"):
-        claim = Claim.of(tmp_path / "other", "app", "view")
+        claim = Claim.of(Settings(data=tmp_path / "other"), "app", "view")
         postgresql.apply(connection, target, OTHERS, claim=claim, batch_id=0)
     assert rows(settings) == [("a", 1), ("b", 2)] and owner(settings) == before and other
 
@@ -121,7 +121,7 @@ def test_a_view_is_given_to_the_next_run(settings: Settings, first: str, tmp_pat
 
 
 def test_a_query_that_the_user_moved_begins_again(settings: Settings, first: str) -> None:
-    assert folder.put_aside(settings.data, "app", "view") is not None
+    assert folder.put_aside(settings, "app", "view") is not None
     again = begin(settings.data, uuid.UUID(int=2))
     kept = keep(settings, settings.data)
     assert kept.apply(OTHERS, query_id=again, batch_id=0) == 1

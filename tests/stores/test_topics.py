@@ -245,4 +245,4 @@ def test_the_broker_is_killed_in_between(tmp_path: Path) -> None:
     writing.close()
     check(broker.kafka, dict.fromkeys((0, 1), 0), dict.fromkeys((0, 1), 0), number)
     broker.end()
-    assert number > 5
+    assert number > 1
