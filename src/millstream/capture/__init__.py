@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millstream.app.inputs import Table
 from millstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from millstream.capture.source import Open
 
 __all__ = ["run"]
 
@@ -16,7 +19,7 @@ __all__ = ["run"]
 def run(
     app: str,
     source: str,
-    conninfo: str,
+    open_source: Open,
     tables: Sequence[Table],
     kafka: Kafka,
     *,
@@ -26,18 +29,16 @@ def run(
 ) -> None:
     """Capture the tables of one database into their topics until `stop` is set.
 
-    source: the database's name in the settings. state: a folder for what is remembered between runs.
+    source: the database's name in the settings. open_source: connects to it. state: a folder for what is remembered between runs.
     ready: called when every table is copied. Raises MillstreamError when source or log refuse; run it again, and it continues
     where it was.
     """
     from millstream.capture.loop import Capture
-    from millstream.capture.postgres.source import opened
     from millstream.capture.sink import KafkaSink
     from millstream.monitor.status import Reporter
 
     sink = KafkaSink(kafka, state)
     with Reporter(kafka, app) as reporter:
-        open_source = partial(opened, app, source, conninfo)
         capture = Capture(app, source, open_source, tables, sink, state=state, report=reporter.report, stop=stop)
         sink.while_waiting(capture.alive)
         capture.run(ready)
