@@ -38,7 +38,11 @@ APPLICATIONS = {SOURCE / "demo" / "flights.py"}
 CIRCLES = {
     frozenset(
         f"millstream.broker.{name}"
-        for name in ("broker", "client", "connection", "end", "inbox", "outbox", "security.gate")
+        for name in (
+            "broker",
+            *(f"network.{name}" for name in ("client", "connection", "endpoint", "reader", "writer")),
+            "security.gate",
+        )
     ),
 }
 

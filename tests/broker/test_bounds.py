@@ -42,8 +42,8 @@ def at_rest(broker):
     """Nothing is held for anybody."""
     assert broker._budget == BUDGET
     assert broker.unfinished == 0
-    assert not broker.starved
-    assert not broker.strangers
+    assert not broker.backpressured
+    assert not broker.unauthenticated
 
 
 def works(wire):
@@ -121,14 +121,14 @@ def test_who_does_not_say_who_it_is(small, tmp_path, protocol, trickles):
                     if sock.recv(1) == b"":
                         break
             assert 0.5 <= time.monotonic() - start < 10
-        inside.until(lambda: not inside.broker.connections and not inside.broker.strangers)
+        inside.until(lambda: not inside.broker.connections and not inside.broker.unauthenticated)
 
 
 def test_many_who_do_not_say_who_they_are_make_way(small, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "AUTHENTICATION_SECONDS", 60.0)
     with Inside(tmp_path / "data", "SASL_PLAINTEXT://127.0.0.1:0") as inside:
         silent = [Wire(inside.address) for _ in range(35)]
-        inside.until(lambda: len(inside.broker.strangers) == limits.MAX_UNAUTHENTICATED)
+        inside.until(lambda: len(inside.broker.unauthenticated) == limits.MAX_UNAUTHENTICATED)
         assert all(wire.closed() for wire in silent[:25])  # the oldest
         assert len(inside.broker.connections) == limits.MAX_UNAUTHENTICATED
         for wire in silent:

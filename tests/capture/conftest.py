@@ -17,7 +17,7 @@ import pytest
 
 from millstream.app.inputs import Table
 from millstream.app.sources import PostgresTable
-from millstream.capture.slot import slot_name
+from millstream.capture.postgres.slot import slot_name
 from millstream.postgresql.connect import connect
 from millstream.postgresql.server import Server
 from millstream.settings import Kafka

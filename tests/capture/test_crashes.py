@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,13 +13,13 @@ import pytest
 from millstream.capture import failpoints
 from millstream.postgresql.server import Server
 from millstream.settings import Kafka
-from tests import servers
 from tests.capture.conftest import Source, crash, database
 
 pytestmark = [pytest.mark.system, pytest.mark.fault]
 
 ROWS, UPDATES = 50, 10
 # The copying of tables is passed by the second capture only when it has lost its state.
+FRESH = itertools.count(100_000, 10_000)
 FIRST_RUN = {
     failpoints.SLOT_CREATED,
     failpoints.CHUNK_SENT,
@@ -52,7 +55,7 @@ def write(source: Source, turn: int) -> None:
     """Change every one of the first rows many times, and something of every other kind."""
     for i in range(UPDATES):
         source.sql.execute("UPDATE t SET v = %s WHERE id <= %s", [turn * 1000 + i, ROWS])
-    source.sql.execute("UPDATE t SET id = id + %s WHERE id = 2000 + %s", [100_000, turn])
+    source.sql.execute("UPDATE t SET id = id + %s WHERE id = 2000 + %s", [next(FRESH), turn % 100])
     source.sql.execute("DELETE FROM t WHERE id = %s", [1500 + turn])
     source.sql.execute("TRUNCATE u")
     source.sql.execute("INSERT INTO u SELECT i, %s FROM generate_series(1, 5) i", [turn])
@@ -62,7 +65,12 @@ def write(source: Source, turn: int) -> None:
 def fall(source: Source, failpoint: str, **more: object) -> None:
     """Run a capture until it kills itself at the failpoint."""
     with source.capture("t", "u", failpoint=failpoint, **more) as capture:  # type: ignore[arg-type]
-        servers.wait_for(lambda: capture.process.poll() is not None, f"the crash at {failpoint}")
+        for turn in itertools.count(100):
+            with suppress(subprocess.TimeoutExpired):
+                capture.process.wait(1)
+                break
+            assert turn < 160, f"no crash at {failpoint}"
+            write(source, turn)  # whatever the first capture had read already
         assert capture.process.returncode == -9, capture.log()
 
 

@@ -10,7 +10,8 @@ from random import Random
 
 import pytest
 
-from millstream.client.admin import SCHEMAS, describe_topics, ensure_topics
+from millstream.app.names import SCHEMAS
+from millstream.client.admin import describe_topics, ensure_topics
 from millstream.monitor import status
 from tests import servers
 from tests.brokers import ADDRESS, Broker

@@ -323,14 +323,15 @@ def empty(group: Group) -> None:
     group.heartbeat(NEW, new.member_epoch)
     group.sync(NEW, new.member_epoch)
     group.leave((NEW, None))
-    group.join("known", "made up")
-    group.look()
     group.beat(OTHER, 0)
     group.beat(OTHER, -1)
     joined = group.enter("old")
     group.look()
     group.leave((joined.member_id, None))
-    group.beat(THIRD, 0)
+    new = group.beat(THIRD, 0)
+    group.look()
+    group.beat(THIRD, -1)
+    group.join("known", "made up")
     group.look()
 
 

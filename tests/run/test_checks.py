@@ -124,3 +124,25 @@ def test_extras_that_are_not_installed_are_told_with_the_line_to_type(monkeypatc
 def test_a_part_of_an_extra_is_broken(monkeypatch):
     monkeypatch.setattr(checks, "lacking", lambda extra: ["pyarrow"] if extra == "spark" else [])
     assert found(checks._packages, Settings())["pyarrow"].verdict == "broken"
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "named"),
+    [
+        (0o644, 'postgres = "host=db password=s3cret"', ["postgres"]),
+        (
+            0o644,
+            '[kafka]\naddress = "a:1"\n"sasl.password" = "s3cret"\n[sources]\nops = "postgresql://me:s3cret@db/ops"',
+            ["sasl.password", "ops"],
+        ),
+        (0o600, 'postgres = "host=db password=s3cret"', []),
+        (0o644, 'postgres = "file:~/dsn"\n[kafka]\naddress = "a:1"\n"sasl.password" = "env:PASSWORD"', []),
+    ],
+)
+def test_passwords_that_others_can_read_are_noted(tmp_path, monkeypatch, mode, content, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "millstream.toml").write_text(content)
+    (tmp_path / "millstream.toml").chmod(mode)
+    findings = list(checks._settings_file(Settings()))
+    assert [f.found.rpartition(" of ")[2] for f in findings] == ([", ".join(named)] if named else [])
+    assert "s3cret" not in str(findings)

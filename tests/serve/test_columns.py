@@ -86,3 +86,11 @@ def test_database_values_become_json():
     assert plain(b"\x01\xff") == "01ff"
     assert plain({"a": [Decimal(1), None, True]}) == {"a": [1.0, None, True]}
     assert plain(float("nan")) == "nan"
+
+
+def test_a_gap_in_time_is_a_gap_in_the_lines():
+    of = columns.columns(DESCRIBED, ["origin", "hour"])
+    drawn = chart(of, [row("EWR", hours, mean=1.5) for hours in (0, 1, 5, 6)])
+    begin = BEGIN.timestamp()
+    assert [round((t - begin) / 3600, 2) for t in drawn.times] == [0, 1, 2, 5, 6]
+    assert drawn.series[0].values[drawn.chosen] == [1.5, 1.5, None, 1.5, 1.5]

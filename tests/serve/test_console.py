@@ -171,7 +171,7 @@ def test_a_silent_log_or_database_is_said():
     lost = Connection("Kafka log", False, "127.0.0.1:9 has been silent for 12 s", 1000.0)
     parts = Pages(DESCRIPTION).parts(state(kafka=lost, postgres=Connection("PostgreSQL", False, "refused.", None)))
     assert "Kafka log does not answer." in parts["problems"]
-    assert "silent for 12 s. What stands below is from" in re.sub(r"\s+", " ", parts["problems"])
+    assert "silent for 12 s. What is dimmed below is from" in re.sub(r"\s+", " ", parts["problems"])
     assert "refused. It will appear by itself." in re.sub(r"\s+", " ", parts["problems"])
     assert parts["connections"].count('data-state="down"') == 2
 

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from millstream.app.graph import describe
@@ -161,10 +162,55 @@ def test_the_graph_is_drawn_and_flows(page, feed):
     assert page.execute_script("return document.querySelectorAll('.graph .node').length") == 14
 
 
-def test_the_page_fits_a_phone(page):
-    page.set_window_size(500, 900)
-    assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-    page.set_window_size(1440, 1000)
+@pytest.fixture
+def phone(page):
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield page
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+TOO_WIDE = """
+const wide = [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1
+  && !e.closest(".scroll") && getComputedStyle(e).position !== "absolute");
+return [innerWidth, document.documentElement.scrollWidth, wide.slice(0, 3).map((e) => e.outerHTML.slice(0, 120))];
+"""
+
+
+def test_the_page_fits_a_phone_whatever_the_keys(phone, feed):
+    feed.alert({"tailnum": "N" * 500, "delay": 199})
+    feed.dead_letter("x" * 400)
+    feed.store.write(1_002, [("W" * 400, datetime(2099, 1, 2, 7, tzinfo=UTC), 1, 1.0, 1.0)])
+    wait_until(lambda: "W" * 50 in text(phone, "#view-delay_by_hour .rows"), "the long key is there")
+    width, content, wide = phone.execute_script(TOO_WIDE)
+    assert (width, content) == (390, 390), wide
+    assert phone.execute_script(
+        "return document.querySelector('#view-delay_by_hour .rows td').getBoundingClientRect().width < 390"
+    ), "one key leaves room for the other columns"
+
+
+def test_what_cannot_be_seen_is_shown(page, feed):
+    feed.alert({"tailnum": "N\u202eEVIL", "delay": 199})
+    wait_until(lambda: "N⟨U+202E⟩EVIL" in text(page, "#alerts li:first-child"), "it is escaped")
+
+
+def test_little_is_sent_when_nothing_happens(address, page):
+    """467 kB a minute it was. The page of the test has the stream's first bytes; then only what changes is sent."""
+    base = address.split("/?")[0]
+    cookies = {c["name"]: c["value"] for c in page.get_cookies()}
+    with httpx.stream("GET", f"{base}/events", cookies=cookies, timeout=30) as answer:
+        began, settled = time.monotonic(), 0
+        for _ in answer.iter_raw():
+            if time.monotonic() - began > 75:  # the sparklines of the last minute have run out
+                settled = settled or answer.num_bytes_downloaded
+            if time.monotonic() - began > 105:
+                break
+        sent = answer.num_bytes_downloaded - settled
+    assert settled and sent < 5_000, f"{sent} bytes in 30 s"
+
+
+def test_figures_have_an_age(page):
+    wait_until(lambda: "ago" in text(page, "#query-enriched .age"), "a query that says nothing shows since when")
 
 
 def test_nothing_went_wrong_and_nothing_left_the_origin(page, address):
@@ -194,3 +240,20 @@ def test_a_log_that_went_away_is_said_and_its_return_is_seen(page, feed, log):
     feed.alert({"tailnum": "N-AFTER", "delay": 200})
     wait_until(lambda: "N-AFTER" in text(page, "#alerts li:first-child"), "alerts come again", 60)
     assert page.execute_script("return window.sameDocument")
+
+
+def test_a_page_outlives_its_console(tmp_path, page, log, database):
+    """Dimmed while the console is away, live again without a new link."""
+    from millstream.web.access import FILE
+
+    with console(log.kafka, database.conninfo(), describe(application()), sessions=tmp_path / FILE) as found:
+        page.get(found)
+        page.execute_script("window.sameDocument = true")
+        wait_until(lambda: text(page, "#live") == "live", "the stream is open")
+    wait_until(lambda: "reconnecting, as of" in text(page, "#live"), "the page says that it is old")
+    assert float(page.execute_script("return getComputedStyle(document.querySelector('main > section')).opacity")) < 0.7
+    listen = urlsplit(found).netloc
+    with console(log.kafka, database.conninfo(), describe(application()), sessions=tmp_path / FILE, listen=listen):
+        wait_until(lambda: text(page, "#live") == "live", "the stream is back")
+        assert page.execute_script("return getComputedStyle(document.querySelector('main > section')).opacity") == "1"
+        assert page.execute_script("return window.sameDocument")

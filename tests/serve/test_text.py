@@ -31,3 +31,19 @@ def test_a_sparkline_grows_from_the_right_and_stands_on_zero():
     assert text.points([0, 5, 10], 60, 20, slots=4) == "20.0,20.0 40.0,10.0 60.0,0.0"
     assert text.points([1], 60, 20) == ""
     assert text.points([0.0, 0.0], 60, 20, slots=2) == "0.0,20.0 60.0,20.0"
+
+
+@pytest.mark.parametrize("given", ["abc\u202edef", "\x1b[31m", "\u2066x", "\u200b", "\ufeff", "\u2028", "a\rb"])
+def test_what_is_not_seen_is_shown(given):
+    assert "⟨U+" in text.visible(given) and text.visible(text.visible(given)) == text.visible(given)
+
+
+@pytest.mark.parametrize("given", ["Zürich\nline\ttab", "👩\u200d🚀", "می\u200cخواهم", 3, None, "a\u00a0b"])
+def test_what_is_meant_stays(given):
+    assert text.visible(given) == given
+
+
+@pytest.mark.parametrize("show", [text.count, text.short, text.rate, text.size, text.duration, text.clock])
+@pytest.mark.parametrize("given", ["x", [], {}, True, 10**400, 1e300, float("nan"), float("inf"), -1e300])
+def test_what_is_no_figure_is_shown_as_none(show, given):
+    assert isinstance(show(given), str)

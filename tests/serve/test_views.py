@@ -9,6 +9,7 @@ from millstream.postgresql.server import Server
 from millstream.serve import views
 from millstream.serve.activity import Activity
 from millstream.serve.views import Views
+from millstream.stores import checkpoints
 from tests.brokers import wait_until
 
 pytestmark = pytest.mark.system
@@ -36,7 +37,7 @@ def reader(conninfo, monkeypatch):
     stop = threading.Event()
     activity = Activity(stop)
     activity.watch(+1)
-    reader = Views("app", conninfo, {"v": ["k", "hour"]}, {"v": "q"}, activity)
+    reader = Views("app", conninfo, {"v": ["k", "hour"]}, activity)
     thread = threading.Thread(target=reader.run)
     thread.start()
     yield reader
@@ -48,11 +49,7 @@ def reader(conninfo, monkeypatch):
 
 def create(database, rows):
     with database.transaction():
-        database.execute("CREATE SCHEMA IF NOT EXISTS millstream")
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS millstream.checkpoints"
-            " (app text, query text, query_id uuid, batch_id bigint, at timestamptz, PRIMARY KEY (app, query))"
-        )
+        checkpoints.ensure_table(database)
         database.execute(
             "CREATE TABLE app.v (k text, hour_start timestamptz, hour_end timestamptz, n bigint, PRIMARY KEY (k, hour_start))"
         )
@@ -66,8 +63,9 @@ def create(database, rows):
 
 def mark(database, batch):
     database.execute(
-        "INSERT INTO millstream.checkpoints VALUES ('app', 'q', gen_random_uuid(), %s, now())"
-        " ON CONFLICT (app, query) DO UPDATE SET batch_id = excluded.batch_id, at = excluded.at",
+        "INSERT INTO millstream.checkpoints (app, view, query, query_id, batch_id)"
+        " VALUES ('app', 'v', 'q', gen_random_uuid(), %s)"
+        " ON CONFLICT (app, view) DO UPDATE SET batch_id = excluded.batch_id, at = excluded.at",
         (batch,),
     )
 

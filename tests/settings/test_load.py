@@ -96,6 +96,7 @@ def test_a_child_gets_the_settings_and_nothing_beside_them(tmp_path, monkeypatch
     monkeypatch.setenv("MILLSTREAM_KAFKA", "production:9092")
     monkeypatch.setenv("MILLSTREAM_KAFKA_OPTIONS", '{"a": "b"}')
     monkeypatch.setenv("MILLSTREAM_SPARK", "spark://production:7077")
+    monkeypatch.setenv("MILLSTREAM_CONSOLE_ORIGINS", "https://production")
     monkeypatch.setenv("MILLSTREAM_SOURCE_OPS", "dbname=production")
     monkeypatch.setenv("MILLSTREAM_SOURCE_SHOP", "dbname=production")
     given = Settings(data=tmp_path / "data", cache=tmp_path / "cache", sources={"ops": "dbname=test"})

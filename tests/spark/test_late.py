@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.app.inputs import Topic
@@ -61,6 +61,7 @@ def test_the_file_is_bounded_and_only_the_newest_offsets_are_kept(tmp_path, monk
     assert record.total == 600
 
 
+@settings(deadline=None)  # each example writes and syncs a file
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 30)), max_size=10), max_size=10
@@ -137,5 +138,5 @@ def test_which_rows_a_batch_dropped(spark, kind, late):
         times = [hour(4), hour(4, 59), hour(5, 45), hour(6), hour(7)]
     rows = frame(spark, "seen", [Seen(place="x", at=t) for t in times])
     query = Query("q", (TOPIC,), functions[kind], View("q", ("place",)))
-    found = dropped(rows, query, TOPIC, int(hour(6).timestamp() * 1000)).collect()
+    found = dropped([rows], query, int(hour(6).timestamp() * 1000)).collect()
     assert sorted(r.offset for r in found) == late

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from millstream.settings import MillstreamError, Settings
+from millstream.settings import MillstreamError, Settings, files
 from millstream.spark import replay
 
 OFFSETS = {("departures", 0): 7, ("departures", 1): 0, ("arrivals", 0): 3}
@@ -84,7 +84,8 @@ def test_a_crash_between_any_two_steps_does_no_harm(tmp_path, old, steps, monkey
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(replay, "_sync", sync)
+        for module in (replay, files):
+            patched.setattr(module, "sync_folder", sync)
         with contextlib.suppress(KeyboardInterrupt):
             replay.obey(Settings(data=tmp_path), "flights")
     replay.obey(Settings(data=tmp_path), "flights")

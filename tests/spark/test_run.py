@@ -18,7 +18,9 @@ from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.event import Event, encode
 from millstream.monitor.lag import group_lag
+from millstream.settings import Settings
 from millstream.spark.operators.windows import tumbling
+from millstream.stores import postgresql
 from tests.brokers import fresh
 
 pytestmark = pytest.mark.system
@@ -123,6 +125,11 @@ def test_continues_where_it_stopped_and_starts_anew_without_its_checkpoint(
     shutil.rmtree(tmp_path / "checkpoints" / app / "by_hour")
     with psycopg.connect(views) as connection:
         connection.execute(f'insert into "{app}"."by_hour" values (%s, %s, %s, 99)', ("old", at(0), at(1)))
+    with runner.running(app, [view(departures)]) as facts:
+        until(lambda: facts("by_hour").get("state") == "failed", "the view is not emptied unasked", 60)
+        assert "views rebuild" in facts("by_hour")["error"]
+    assert rows(views, app, "by_hour") == [("JFK", at(0), at(1), 2), ("old", at(0), at(1), 99)]
+    postgresql.rebuild(Settings(postgres=views), app, "by_hour")
     with runner.running(app, [view(departures)]) as facts:
         until(lambda: facts("by_hour").get("input_rows") == 2, "everything read again", 60)
     assert rows(views, app, "by_hour") == [("JFK", at(0), at(1), 2)]

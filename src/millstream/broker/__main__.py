@@ -1,4 +1,6 @@
-"""``python -m millstream.broker``."""
+"""`python -m millstream.broker`."""
+
+from __future__ import annotations
 
 from millstream.broker.command import main
 

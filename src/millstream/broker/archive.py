@@ -4,6 +4,8 @@ Every archive has threads of its own, a few for fetching and one for copying: a 
 holds nobody up who does not need it. Its threads are not waited for when the broker ends.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import logging
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from millstream.log import Log, Partition
     from millstream.log.fetched import Extent
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 # Extents fetched from one archive at the same time: each takes a thread, and some megabytes of memory.
 WORKERS = 4
 # A fetch that takes longer has failed for those who wait; its thread stays busy until the store answers.
@@ -36,7 +38,7 @@ CLOSE_SECONDS = 5.0
 class Fetch:
     """One extent on its way, and those who wait for it."""
 
-    def __init__(self, partition: "Partition", missing: NotHere, then: Callable[[], None]) -> None:
+    def __init__(self, partition: Partition, missing: NotHere, then: Callable[[], None]) -> None:
         self.partition = partition
         self.missing = missing
         self.waiting = [then]
@@ -61,7 +63,7 @@ class Store:
 class Archives:
     """Fetches and copies under way, and fetches that failed a moment ago. Used on the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, log: "Log") -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: Log) -> None:
         self._loop = loop
         self._log = log
         self._stores: dict[str, Store] = {}
@@ -80,8 +82,8 @@ class Archives:
                 self._run(self._copy, name, store)
         self._timer = self._loop.call_later(COPY_SECONDS, self.start)
 
-    def fetch(self, partition: "Partition", missing: NotHere, then: Callable[[], None]) -> bool:
-        """Fetch what a read misses, and call ``then`` on the loop when that has ended, well or not.
+    def fetch(self, partition: Partition, missing: NotHere, then: Callable[[], None]) -> bool:
+        """Fetch what a read misses, and call `then` on the loop when that has ended, well or not.
 
         False when it failed a moment ago: the read should be answered with an error.
         """
@@ -102,13 +104,13 @@ class Archives:
         self._next(store)
         return True
 
-    def fetch_ahead(self, partition: "Partition", missing: NotHere) -> None:
+    def fetch_ahead(self, partition: Partition, missing: NotHere) -> None:
         """Fetch what a reader will miss next, if there are threads enough for those who wait already."""
         extent = missing.extent
         if extent not in self._fetches and self._store(extent).fetching < WORKERS // 2:
             self.fetch(partition, missing, lambda: None)
 
-    def _store(self, extent: "Extent") -> Store:
+    def _store(self, extent: Extent) -> Store:
         entry = extent.segment.remote
         return self._stores.setdefault(root(entry.url) if entry is not None else "", Store())
 
@@ -149,7 +151,7 @@ class Archives:
             if isinstance(error, LogError):
                 self._failure(fetch, str(error))
             elif error is not None:
-                logger.error("fetching from an archive failed", exc_info=error)
+                _log.error("fetching from an archive failed", exc_info=error)
                 self._failure(fetch, f"{fetch.partition.name}: {error}")
         elif error is None:
             self._failed.pop(fetch.missing.extent, None)  # Late, but here.
@@ -165,7 +167,7 @@ class Archives:
         fetch.tell()
 
     def _failure(self, fetch: Fetch, message: str) -> None:
-        logger.error("%s", message)
+        _log.error("%s", message)
         now = self._loop.time()
         self._failed = {s: t for s, t in self._failed.items() if now - t < FAILED_SECONDS}
         self._failed[fetch.missing.extent] = now
@@ -175,7 +177,7 @@ class Archives:
             while not self._closing and self._log.archive(int(time.time() * 1000), name):
                 pass
         except Exception:
-            logger.exception("archiving failed; it goes on")
+            _log.exception("archiving failed; it goes on")
         self._tell(self._copied, store)
 
     def _copied(self, store: Store) -> None:

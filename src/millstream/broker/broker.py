@@ -1,5 +1,7 @@
 """What the APIs share: the core, the coordinators, topics, who may do what, connections, and the budget of request bytes."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import uuid
@@ -13,7 +15,7 @@ from millstream.broker.core import Core
 from millstream.broker.dynamic import Dynamic
 from millstream.broker.fetch_sessions import FetchSessions
 from millstream.broker.groups.coordinator import GroupCoordinator
-from millstream.broker.parking import Parking
+from millstream.broker.purgatory import Purgatory
 from millstream.broker.refused import Refused
 from millstream.broker.security.authorizer import Authorizer
 from millstream.broker.security.quotas import Quotas
@@ -25,12 +27,12 @@ from millstream.protocol import errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from millstream.broker.connection import Connection
-    from millstream.broker.inbox import Inbox
+    from millstream.broker.network.connection import Connection
+    from millstream.broker.network.reader import Reader
     from millstream.broker.security.listeners import Listener
     from millstream.log import Log, Topic
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Broker(Core):
@@ -38,11 +40,11 @@ class Broker(Core):
 
     def __init__(
         self,
-        log: "Log",
+        log: Log,
         access: AccessStore,
         dynamic: Dynamic,
         loop: asyncio.AbstractEventLoop,
-        listeners: "list[Listener]",
+        listeners: list[Listener],
     ) -> None:
         super().__init__(log, dynamic, loop)
         settings = self.settings
@@ -59,18 +61,20 @@ class Broker(Core):
         self.quotas = Quotas(access.quotas, windows[0], windows[1])
         self.passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
         self.checking = ThreadPoolExecutor(limits.UNPACKING_THREADS, thread_name_prefix="checking")
-        self.strangers: dict[Connection, None] = {}  # connections that have not shown who they are, the oldest first
+        self.unauthenticated: dict[
+            Connection, None
+        ] = {}  # connections that have not shown who they are, the oldest first
         self.node_id = settings.integer("node.id")
         self.max_frame = settings.integer("socket.request.max.bytes")
         self.read_view = memoryview(bytearray(limits.READ_BYTES))
         self.connections: set[Connection] = set()
         self.unfinished = 0  # connections that hold a large unfinished request
-        self.starved: deque[Inbox] = deque()  # those of them that wait for room
+        self.backpressured: deque[Reader] = deque()  # those of them that wait for room
         self.fetch_sessions = FetchSessions()
         self.archives = Archives(loop, log)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self, self.groups.commits)
-        self.parking = Parking(loop, self.groups.directory)
+        self.purgatory = Purgatory(loop, self.groups.directory)
         self._budget = settings.integer("queued.max.request.bytes")
         self._ids: dict[bytes, Topic] = {}
 
@@ -82,7 +86,7 @@ class Broker(Core):
 
     # ---- topics
 
-    def topic_by_id(self, topic_id: bytes) -> "Topic | None":
+    def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """The topic of a 16-byte id."""
         found = self._ids.get(topic_id)
         if found is None:
@@ -91,7 +95,7 @@ class Broker(Core):
                 self._ids[topic_id] = found
         return found
 
-    def create_topic(self, name: str, partitions: int, config: "Mapping[str, str]") -> "Topic":
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
         """Create a topic; -1 partitions: num.partitions. Raises Refused or LogError."""
         check_name(name)
         if name in INTERNAL:
@@ -101,10 +105,10 @@ class Broker(Core):
         check_count(partitions, self.partition_count())
         topic = self.log.create(name, partitions, dict(config))
         self.topics_version += 1
-        logger.info("topic %s created, %d partitions", name, partitions)
+        _log.info("topic %s created, %d partitions", name, partitions)
         return topic
 
-    def add_partitions(self, topic: "Topic", total: int) -> None:
+    def add_partitions(self, topic: Topic, total: int) -> None:
         """Give a topic more partitions. Raises LogError."""
         self.log.add_partitions(topic.name, total)
         self.topics_version += 1
@@ -113,13 +117,13 @@ class Broker(Core):
         """Partitions of all topics."""
         return sum(len(topic.partitions) for topic in self.log.topics.values())
 
-    def delete_topic(self, topic: "Topic") -> None:
+    def delete_topic(self, topic: Topic) -> None:
         """Delete a topic and what groups committed for it. Raises LogError."""
         watching = [(partition, set(partition.listeners)) for partition in topic.partitions]
         self._ids.pop(topic.id.bytes, None)
         self.log.delete(topic.name)
         self.topics_version += 1
-        logger.info("topic %s deleted", topic.name)
+        _log.info("topic %s deleted", topic.name)
         self.groups.commits.topic_deleted(topic.name)
         self.transactions.topic_deleted(topic.name)
         for partition, listeners in watching:  # long polls find out that it is gone
@@ -128,42 +132,42 @@ class Broker(Core):
 
     # ---- connections and their budget
 
-    def forget(self, connection: "Connection") -> None:
+    def forget(self, connection: Connection) -> None:
         """A connection is closed."""
         self.connections.discard(connection)
-        self.strangers.pop(connection, None)
+        self.unauthenticated.pop(connection, None)
 
-    def stranger(self, connection: "Connection") -> None:
+    def must_authenticate(self, connection: Connection) -> None:
         """A connection has yet to show who it is; there is room for so many, the oldest make way."""
-        self.strangers[connection] = None
-        if len(self.strangers) > limits.MAX_UNAUTHENTICATED:
-            next(iter(self.strangers)).close("not authenticated, it made way for newer connections", quiet=True)
+        self.unauthenticated[connection] = None
+        if len(self.unauthenticated) > limits.MAX_UNAUTHENTICATED:
+            next(iter(self.unauthenticated)).close("not authenticated, it made way for newer connections", quiet=True)
 
-    def known(self, connection: "Connection") -> None:
+    def authenticated(self, connection: Connection) -> None:
         """A connection has shown who it is."""
-        self.strangers.pop(connection, None)
+        self.unauthenticated.pop(connection, None)
 
     def has_room(self, size: int) -> bool:
-        """Whether ``size`` more bytes of unfinished requests may be held."""
+        """Whether `size` more bytes of unfinished requests may be held."""
         return self._budget >= size
 
     def make_room(self, size: int) -> bool:
         """Like has_room, but gives up unfinished requests that wait for room themselves, the oldest first."""
-        while self._budget < size and self.starved:
-            self.starved.popleft().close("unfinished, it was given up for others (queued.max.request.bytes)")
+        while self._budget < size and self.backpressured:
+            self.backpressured.popleft().close("unfinished, it was given up for others (queued.max.request.bytes)")
         return self._budget >= size
 
-    def starve(self, connection: "Inbox") -> None:
+    def backpressure(self, connection: Reader) -> None:
         """A connection with a large unfinished request waits for room. If all that hold some wait, one must go."""
-        self.starved.append(connection)
-        if len(self.starved) >= self.unfinished:
-            self.starved.popleft().close("unfinished, it was given up for others (queued.max.request.bytes)")
+        self.backpressured.append(connection)
+        if len(self.backpressured) >= self.unfinished:
+            self.backpressured.popleft().close("unfinished, it was given up for others (queued.max.request.bytes)")
 
     def charge(self, size: int) -> None:
         """Take from the budget of request bytes, or give back; those who wait may go on."""
         self._budget -= size
-        while size < 0 and self.starved and self.starved[0].feed():
-            self.starved.popleft()
+        while size < 0 and self.backpressured and self.backpressured[0].feed():
+            self.backpressured.popleft()
 
     def sweep(self, now: float) -> None:
         """Close what idles or takes too long."""
@@ -175,7 +179,7 @@ class Broker(Core):
         """Close every connection, end the coordinators, wait for fsyncs; the log stays open."""
         for connection in list(self.connections):
             connection.close("the broker ends", quiet=True)
-        self.parking.close()
+        self.purgatory.close()
         self.groups.close()
         self.transactions.close()
         self.flusher.close()

@@ -1,5 +1,7 @@
 """The broker as a command: arguments, one line when it is ready, errors without tracebacks."""
 
+from __future__ import annotations
+
 import argparse
 import asyncio
 import json

@@ -18,7 +18,7 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 
 class Configurable(ABC):
-    """One thing with settings. ``overrides``: those that it has itself, by name."""
+    """One thing with settings. `overrides`: those that it has itself, by name."""
 
     overrides: Mapping[str, str]
 

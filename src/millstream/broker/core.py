@@ -1,5 +1,7 @@
 """What every part of the broker builds on: the log, the settings, the event loop, the time, and syncing to disk."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +21,7 @@ M = TypeVar("M")
 class Core:
     """One log, and the loop on which it is served. The coordinators know no more of the broker, and nothing of its clients."""
 
-    def __init__(self, log: "Log", dynamic: Dynamic, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, log: Log, dynamic: Dynamic, loop: asyncio.AbstractEventLoop) -> None:
         self.log = log
         self.dynamic = dynamic
         self.settings = dynamic.settings
@@ -32,13 +34,13 @@ class Core:
         """The time of day in epoch milliseconds."""
         return int(time.time() * 1000)
 
-    def answer(self, source: "asyncio.Future[S]", make: "Callable[[S], M]") -> "M | asyncio.Future[M]":
+    def answer(self, source: asyncio.Future[S], make: Callable[[S], M]) -> M | asyncio.Future[M]:
         """The response to a request whose outcome is, or will be, in a future."""
         if source.done():
             return make(source.result())
         response: asyncio.Future[M] = self.loop.create_future()
 
-        def done(_: "asyncio.Future[S]") -> None:
+        def done(_: asyncio.Future[S]) -> None:
             if not response.done():
                 if source.cancelled():
                     response.cancel()

@@ -1,6 +1,6 @@
 """Settings that administrators change while the broker runs: its own and those of groups; in one file of the data folder.
 
-``settings.json``, replaced as a whole and on disk before an administrator's request is answered:
+`settings.json`, replaced as a whole and on disk before an administrator's request is answered:
 
     {"version": 1, "broker": {"" | node id: {name: value}}, "groups": {group id: {name: value}}}
 
@@ -9,6 +9,8 @@ given at start. A group's value is brought between the broker's bounds for it wh
 
 Source: Kafka's DynamicBrokerConfig, GroupConfig.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -50,7 +52,7 @@ GROUP: Final = {
 
 
 class Dynamic:
-    """What was changed, in memory and in the file; the broker's part is in effect in ``settings``."""
+    """What was changed, in memory and in the file; the broker's part is in effect in `settings`."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         """Read the file, if there is one. Raises SettingsError."""
@@ -91,7 +93,7 @@ class Dynamic:
         return changed
 
     def change_broker(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Replace the overrides of the broker (or of the default), which ``check_broker`` took. Raises SettingsError."""
+        """Replace the overrides of the broker (or of the default), which `check_broker` took. Raises SettingsError."""
         self._save({**self.broker, name: dict(overrides)}, self.groups)
         self.settings.override(self._in_effect(self.broker))
 
@@ -117,7 +119,7 @@ class Dynamic:
             raise SettingsError(f"there are settings of {MAX_GROUPS} groups: no more are taken")
 
     def change_group(self, group_id: str, overrides: Mapping[str, str]) -> None:
-        """Replace a group's overrides, which ``check_group`` took. Raises SettingsError."""
+        """Replace a group's overrides, which `check_group` took. Raises SettingsError."""
         self._save(self.broker, {**self.groups, group_id: dict(overrides)})
 
     def of_group(self, group_id: str, name: str) -> int:

@@ -4,6 +4,8 @@ A client opens one with session id 0 and epoch 0, then sends only changes under 
 a cache: the least recently used ones go when there are too many, and the client starts over with a full fetch.
 """
 
+from __future__ import annotations
+
 import random
 from collections import OrderedDict
 

@@ -1,4 +1,6 @@
-"""fsync for topics of durability ``commit``, off the event loop: many producers share one (group commit)."""
+"""fsync for topics of durability `commit`, off the event loop: many producers share one (group commit)."""
+
+from __future__ import annotations
 
 import asyncio
 import logging
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from millstream.log import Partition
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -24,15 +26,15 @@ class Flusher:
         self._running = False
 
     def after(
-        self, partitions: "Sequence[Partition]", response: T, failed: "Callable[[T, dict[Partition, str]], T]"
-    ) -> "asyncio.Future[T]":
-        """A future of ``response``, done when an fsync that began later than this call has ended.
+        self, partitions: Sequence[Partition], response: T, failed: Callable[[T, dict[Partition, str]], T]
+    ) -> asyncio.Future[T]:
+        """A future of `response`, done when an fsync that began later than this call has ended.
 
-        When it failed, the response goes through ``failed`` with the errors by partition.
+        When it failed, the response goes through `failed` with the errors by partition.
         """
         future: asyncio.Future[T] = self._loop.create_future()
 
-        def done(errors: "dict[Partition, str]") -> None:
+        def done(errors: dict[Partition, str]) -> None:
             if not future.done():
                 mine = {p: errors[p] for p in partitions if p in errors}
                 future.set_result(failed(response, mine) if mine else response)
@@ -43,17 +45,17 @@ class Flusher:
         return future
 
     def answer(
-        self, partitions: "Sequence[Partition]", response: T, failed: "Callable[[T, dict[Partition, str]], T]"
-    ) -> "T | asyncio.Future[T]":
-        """Like ``after``, but the response itself when there is nothing to sync."""
+        self, partitions: Sequence[Partition], response: T, failed: Callable[[T, dict[Partition, str]], T]
+    ) -> T | asyncio.Future[T]:
+        """Like `after`, but the response itself when there is nothing to sync."""
         return self.after(partitions, response, failed) if partitions else response
 
-    def synced(self, partitions: "Sequence[Partition]") -> "asyncio.Future[dict[Partition, str]]":
-        """Like ``after``; the future holds the errors by partition, none when everything is on disk."""
+    def synced(self, partitions: Sequence[Partition]) -> asyncio.Future[dict[Partition, str]]:
+        """Like `after`; the future holds the errors by partition, none when everything is on disk."""
         none: dict[Partition, str] = {}
         return self.after(partitions, none, lambda _, failed: failed)
 
-    def soon(self, partition: "Partition") -> None:
+    def soon(self, partition: Partition) -> None:
         """Have what was appended to a partition synced, and those who wait for it woken, without waiting for that."""
         self._pending[partition] = None
         self._start()
@@ -67,17 +69,17 @@ class Flusher:
         pending, self._pending = self._pending, {}
         waiting, self._waiting = self._waiting, []
 
-        def work() -> "dict[Partition, str]":
+        def work() -> dict[Partition, str]:
             failed = {}
             for partition in pending:
                 try:
                     partition.flush()
                 except Exception as e:
-                    logger.error("fsync of %s-%d failed: %s", partition.topic.name, partition.index, e)
+                    _log.error("fsync of %s-%d failed: %s", partition.topic.name, partition.index, e)
                     failed[partition] = str(e)
             return failed
 
-        def ended(result: "asyncio.Future[dict[Partition, str]]") -> None:
+        def ended(result: asyncio.Future[dict[Partition, str]]) -> None:
             if result.cancelled():
                 return
             errors = result.result()

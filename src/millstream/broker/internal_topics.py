@@ -4,10 +4,12 @@ A key starts with the record's type (int16) and a value with its version (int16)
 write is in the operating system's hands before the coordinator answers, so that it survives the broker's death; replay
 at start reads the whole topic in order, transactions included.
 
-What survives a power cut as well (``millstream.durability``): these topics take the broker's default like any other, and
-``commit`` of their own means that nothing is answered from them before it is synced. Otherwise a coordinator syncs what is
-said about topics that are ``commit`` themselves, and nothing else.
+What survives a power cut as well (`millstream.durability`): these topics take the broker's default like any other, and
+`commit` of their own means that nothing is answered from them before it is synced. Otherwise a coordinator syncs what is
+said about topics that are `commit` themselves, and nothing else.
 """
+
+from __future__ import annotations
 
 import logging
 import os
@@ -21,7 +23,7 @@ from millstream.protocol.wire import Message
 if TYPE_CHECKING:
     from millstream.log import Log, Partition
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 PREFIX = struct.Struct(">h")
 # How much of an internal topic is read at once at start.
 REPLAY_BYTES = 4 * 1024 * 1024
@@ -63,7 +65,7 @@ def java_hash(text: str) -> int:
 class InternalTopic:
     """One internal topic; created at the first write."""
 
-    def __init__(self, log: "Log", name: str, partitions: int, segment_bytes: int) -> None:
+    def __init__(self, log: Log, name: str, partitions: int, segment_bytes: int) -> None:
         self._log = log
         self.name = name
         self._count = partitions
@@ -75,20 +77,20 @@ class InternalTopic:
 
     @property
     def durable(self) -> bool:
-        """Whether the topic's own durability is ``commit``: then everything in it is synced before it is answered."""
+        """Whether the topic's own durability is `commit`: then everything in it is synced before it is answered."""
         return self._log.is_commit(self.name)
 
     def must_survive(self, topics: Iterable[str]) -> bool:
         """Whether a power cut must not undo what is stored here about these topics."""
         return self.durable or any(map(self._log.is_commit, topics))
 
-    def unsynced(self) -> "list[Partition]":
+    def unsynced(self) -> list[Partition]:
         """The partitions that hold what is not synced."""
         topic = self._log.topics.get(self.name)
         partitions = topic.partitions if topic is not None else []
         return [partition for partition in partitions if partition.flushed_offset < partition.end_offset]
 
-    def partition(self, key: str) -> "Partition":
+    def partition(self, key: str) -> Partition:
         """The partition of a group or transactional id."""
         topic = self._log.topics.get(self.name)
         if topic is None:
@@ -98,7 +100,7 @@ class InternalTopic:
         return topic.partitions[(java_hash(key) & 0x7FFFFFFF) % len(topic.partitions)]
 
     def write(self, key: str, writes: Iterable[Write], now: int, producer: tuple[int, int] | None = None) -> int:
-        """Append records that belong to ``key``; with ``producer`` (id, epoch) inside its transaction. Raises LogError.
+        """Append records that belong to `key`; with `producer` (id, epoch) inside its transaction. Raises LogError.
 
         Returns the offset behind them: they survive a power cut once the partition is synced up to it.
         """

@@ -1,5 +1,7 @@
 """The broker's bounds: each says what it stops, and what happens when it is reached."""
 
+from __future__ import annotations
+
 # A frame's announced size is compared with socket.request.max.bytes (a setting); these bound the rest.
 
 # What one read of a socket may bring; one such buffer serves all connections, because a request is used up (or its

@@ -11,8 +11,8 @@ from millstream.protocol import errors
 from millstream.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.parking import Waiting
     from millstream.broker.produce_checks import Context, Entry
+    from millstream.broker.purgatory import DelayedAppend
 
 FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors", "error_message")
 """What an answer says of a partition besides its number."""
@@ -40,16 +40,16 @@ class Parked:
     ) -> None:
         self.answer: asyncio.Future[ProduceResponse | None] = context.broker.loop.create_future()
         self._acks = context.acks
-        self._parking = context.broker.parking
+        self._purgatory = context.broker.purgatory
         self._response = response
         self._append = append
         self._when_synced = when_synced
         self._left = len(entries)
-        self._items: list[Waiting] = []
+        self._items: list[DelayedAppend] = []
         for entry, result in entries:
             room, given_up = partial(self._room, entry, result), partial(self._given_up, entry, result)
             timeout = context.request.timeout_ms
-            item = self._parking.park(entry.partition, len(entry.part.records), timeout, room, given_up)
+            item = self._purgatory.park(entry.partition, len(entry.part.records), timeout, room, given_up)
             if item is None:
                 given_up()
             else:
@@ -89,4 +89,4 @@ class Parked:
         # The connection is closed: its client sends again, and this would come twice.
         if source.cancelled():
             for item in self._items:
-                self._parking.forget(item)
+                self._purgatory.forget(item)

@@ -1,5 +1,7 @@
 """Regular expressions from clients, matched on the event loop: only such as cannot take long."""
 
+from __future__ import annotations
+
 import re
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from millstream.protocol.records import CODEC_MASK, HEADER_SIZE, MAGIC, OVERHEAD
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import LogError, Partition, Topic
     from millstream.log.validation import Prepared
 

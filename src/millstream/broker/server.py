@@ -1,5 +1,7 @@
 """Listens, accepts, keeps house: the life of a broker from its data folder to the last closed connection."""
 
+from __future__ import annotations
+
 import asyncio
 import gc
 import logging
@@ -12,20 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from millstream.broker import limits
-from millstream.broker.arrivals import Arrivals
 from millstream.broker.broker import Broker
-from millstream.broker.connection import Connection
 from millstream.broker.dynamic import Dynamic
+from millstream.broker.network.arrivals import Arrivals
+from millstream.broker.network.connection import Connection
+from millstream.broker.network.tls_connection import TlsConnection
 from millstream.broker.security import users
 from millstream.broker.security.certificates import LOOK_SECONDS, Certificates
 from millstream.broker.security.listeners import CannotStart, Listener, open_listeners
 from millstream.broker.security.store import AccessStore, StoreError
 from millstream.broker.settings import Settings, SettingsError
-from millstream.broker.tls_connection import TlsConnection
 from millstream.log import Log, LogError
 from millstream.settings import MillstreamError
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 # Objects made between two collections of the youngest: requests make many and keep almost none.
 GC_THRESHOLDS = (20_000, 50, 100)
 # A worker thread that computes (compaction) keeps the interpreter for so long from the event loop, at each system call
@@ -49,12 +51,12 @@ def open_log(folder: Path, settings: Settings) -> Log:
             f"the data folder {folder} cannot be used: {e.strerror or e}; choose another with --data"
         ) from None
     for line in log.recovered:
-        logger.warning("recovery: %s", line)
+        _log.warning("recovery: %s", line)
     return log
 
 
 def open_dynamic(folder: Path, settings: Settings) -> Dynamic:
-    """What administrators changed of the settings, in effect in ``settings``. Raises CannotStart."""
+    """What administrators changed of the settings, in effect in `settings`. Raises CannotStart."""
     try:
         return Dynamic(folder, settings)
     except SettingsError as e:
@@ -66,7 +68,7 @@ def open_access(folder: Path, add_scram: Sequence[str]) -> AccessStore:
     try:
         access = AccessStore(folder)
         for text in add_scram:
-            logger.info("user %s has new SCRAM keys", users.add(access, text))
+            _log.info("user %s has new SCRAM keys", users.add(access, text))
         if add_scram:
             access.save()
     except (StoreError, MillstreamError) as e:
@@ -116,7 +118,7 @@ class Server:
             try:
                 await self._loop.run_in_executor(None, self._certificates.look, self.listeners)
             except Exception:
-                logger.exception("looking for new certificates failed; it goes on")
+                _log.exception("looking for new certificates failed; it goes on")
 
     def _accept(self, listener: Listener) -> None:
         while True:
@@ -127,7 +129,7 @@ class Server:
             except ConnectionError:
                 continue
             except OSError as e:
-                logger.error("cannot accept connections: %s; trying again in %.0f s", e, ACCEPT_PAUSE_SECONDS)
+                _log.error("cannot accept connections: %s; trying again in %.0f s", e, ACCEPT_PAUSE_SECONDS)
                 self._accept_later(listener, ACCEPT_PAUSE_SECONDS)
                 return
             if not self._arrivals.welcome(sock, address[0]):
@@ -138,7 +140,7 @@ class Server:
                 kind = Connection if listener.context is None else TlsConnection
                 self.broker.connections.add(kind(self.broker, sock, f"{address[0]}:{address[1]}", listener))
             except OSError as e:  # it has hung up already
-                logger.debug("a connection from %s ended before it began: %s", address[0], e)
+                _log.debug("a connection from %s ended before it began: %s", address[0], e)
                 sock.close()
                 continue
             pause = self._arrivals.pause()
@@ -168,9 +170,9 @@ class Server:
                 while await self._loop.run_in_executor(thread, work, self.broker.now_ms()):
                     pass
             except LogError as e:
-                logger.error("housekeeping: %s", e)
+                _log.error("housekeeping: %s", e)
             except Exception:
-                logger.exception("housekeeping failed; it goes on")
+                _log.exception("housekeeping failed; it goes on")
 
     async def close(self) -> None:
         """Stop serving and close the log."""
@@ -200,7 +202,7 @@ def raise_file_limit() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError) as e:  # some systems have a lower limit of their own
-            logger.info("the limit of open files stays at %d: %s", soft, e)
+            _log.info("the limit of open files stays at %d: %s", soft, e)
 
 
 async def serve(
@@ -210,7 +212,7 @@ async def serve(
     ready: Callable[[list[Listener]], None],
     add_scram: Sequence[str] = (),
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; ``ready`` gets its listeners once it serves. Raises CannotStart."""
+    """Run a broker until SIGTERM or SIGINT; `ready` gets its listeners once it serves. Raises CannotStart."""
     raise_file_limit()
     certificates = Certificates(settings)
     listeners = open_listeners(listen, settings)

@@ -1,8 +1,10 @@
 """The broker's settings, by Apache Kafka's names where Kafka has them; unknown names and wrong values are refused.
 
 Topic settings by their broker names (log.retention.ms, log.segment.bytes, message.max.bytes, ...) are the log's: see
-``millstream.log.config``. Defaults are Kafka's except where a comment here says otherwise.
+`millstream.log.config`. Defaults are Kafka's except where a comment here says otherwise.
 """
+
+from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -132,7 +134,7 @@ DYNAMIC = frozenset({*TOPIC_SYNONYMS, "max.connection.creation.rate", "max.conne
 
 
 class Settings:
-    """The settings in effect. ``log_defaults`` is the part that the log takes, ``static`` what was given at start."""
+    """The settings in effect. `log_defaults` is the part that the log takes, `static` what was given at start."""
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self.given = dict(given or {})
@@ -142,7 +144,7 @@ class Settings:
         self.static = {name: self.value(name) for name in (*self.given, *self.log_defaults) if name not in COARSE}
 
     def override(self, changes: Mapping[str, str]) -> None:
-        """Have ``changes`` win over what was given at start. Raises SettingsError, and then nothing has changed."""
+        """Have `changes` win over what was given at start. Raises SettingsError, and then nothing has changed."""
         given = {**self.given, **changes}
         values = {name: known.default for name, known in KNOWN.items()}
         log_defaults: dict[str, str] = {}
@@ -165,8 +167,8 @@ class Settings:
         self.values, self.log_defaults = values, log_defaults
 
     @classmethod
-    def parse(cls, pairs: Sequence[str]) -> "Settings":
-        """From ``name=value`` texts, as the command line has them; the last of a name wins."""
+    def parse(cls, pairs: Sequence[str]) -> Settings:
+        """From `name=value` texts, as the command line has them; the last of a name wins."""
         given = {}
         for pair in pairs:
             name, equals, value = pair.partition("=")

@@ -1,5 +1,7 @@
 """What a topic may be called and look like: the rules that CreateTopics and auto-creation share."""
 
+from __future__ import annotations
+
 import re
 
 from millstream.broker import limits
@@ -23,7 +25,7 @@ def check_name(name: str) -> None:
 
 
 def check_count(partitions: int, present: int) -> None:
-    """Raise Refused unless a topic may have so many partitions. ``present``: those of all other topics."""
+    """Raise Refused unless a topic may have so many partitions. `present`: those of all other topics."""
     if partitions < 1:
         raise Refused(errors.INVALID_PARTITIONS, f"expected at least 1 partition, got {partitions}")
     if partitions > limits.MAX_PARTITIONS_PER_TOPIC or present + partitions > limits.MAX_PARTITIONS_TOTAL:

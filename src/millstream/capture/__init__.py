@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from millstream.app.inputs import Table
@@ -23,18 +24,20 @@ def run(
     ready: Callable[[dict[str, object]], None],
     stop: threading.Event,
 ) -> None:
-    """Capture the tables of one PostgreSQL database into their topics until `stop` is set.
+    """Capture the tables of one database into their topics until `stop` is set.
 
     source: the database's name in the settings. state: a folder for what is remembered between runs.
     ready: called when every table is copied. Raises MillstreamError when source or log refuse; run it again, and it goes on
     where it was.
     """
-    from millstream.capture.postgres import Capture
+    from millstream.capture.loop import Capture
+    from millstream.capture.postgres.source import opened
     from millstream.capture.sink import KafkaSink
     from millstream.monitor.status import Reporter
 
     sink = KafkaSink(kafka, state)
     with Reporter(kafka, app) as reporter:
-        capture = Capture(app, source, conninfo, tables, sink, state=state, report=reporter.report, stop=stop)
+        open_source = partial(opened, app, source, conninfo)
+        capture = Capture(app, source, open_source, tables, sink, state=state, report=reporter.report, stop=stop)
         sink.while_waiting(capture.alive)
         capture.run(ready)

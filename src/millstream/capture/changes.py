@@ -1,225 +1,130 @@
-"""What each message of the source's log becomes in the topics."""
+"""What each change of a source becomes in the topics: Debezium's messages, tombstones, and the columns before the first row."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-import psycopg
+import msgspec
 
+from millstream.app.names import SCHEMAS
 from millstream.capture import failpoints
-from millstream.capture.catalog import SourceTable, columns_of, primary_key
 from millstream.capture.envelope import CREATE, DELETE, UPDATE, Column, Envelope, Origin
 from millstream.capture.failpoints import reach
-from millstream.capture.pgoutput import (
-    UNCHANGED,
-    Begin,
-    Commit,
-    Delete,
-    Insert,
-    Message,
-    Relation,
-    Truncate,
-    Unchanged,
-    Update,
-    Values,
-)
 from millstream.capture.sink import Sink
-from millstream.capture.snapshot import Unseen, read_row, snapshot
-from millstream.postgresql.connect import Connection
+from millstream.capture.source import Row
 from millstream.settings import MillstreamError
-
-_log = logging.getLogger(__name__)
-
-
-class Schemas(Protocol):
-    """Who is told of a table's columns when they may have changed."""
-
-    def __call__(self, topic: str, columns: tuple[Column, ...], key: tuple[str, ...]) -> None: ...
-
-
-@dataclass(frozen=True)
-class _Bound:
-    topic: str
-    table: SourceTable
-    envelope: Envelope
 
 
 class Changes:
-    """Sends the changes of the source's log to the topics, in their order. One transaction at a time, as the log has them.
+    """A Receiver that sends the changes to the topics, in their order.
 
-    tables: the captured tables by their object id, with their topics; it may be replaced between messages.
+    stop: takes the topic of a table whose changes cannot be captured, and why.
     waiting: called during long work; False means that the capture is to stop.
     """
 
     def __init__(
         self,
+        connector: str,
         app: str,
-        connection: Connection,
+        database: str,
         sink: Sink,
-        unseen: Unseen,
-        schemas: Schemas,
+        stop: Callable[[str, str], None],
         waiting: Callable[[], bool],
     ) -> None:
-        self.tables: Mapping[int, tuple[str, SourceTable]] = {}
         self.count = 0
-        self.in_transaction = False
-        self._app = app
-        self._database = connection.info.dbname
-        self._connection = connection
+        self.problem = stop
+        self._names = (connector, app, database)
         self._sink = sink
-        self._unseen = unseen
-        self._schemas = schemas
         self._waiting = waiting
-        self._bound: dict[int, _Bound] = {}
-        self._xid = 0
-        self._at_ms = 0
-        self._told: set[str] = set()
+        self._envelopes: dict[str, Envelope] = {}
+        self._announced: dict[str, bytes] = {}
+        self._transaction = (0, 0, 0)
+        self._order = 0  # changes of the transaction until now, in all and by topic
+        self._table_orders: dict[str, int] = {}
 
-    def handle(self, message: Message, lsn: int) -> None:
-        """Send what `message` means; `lsn` is its position."""
-        kind = type(message)
-        if kind is Insert:
-            self._insert(message, lsn)  # type: ignore[arg-type]
-        elif kind is Update:
-            self._update(message, lsn)  # type: ignore[arg-type]
-        elif kind is Delete:
-            self._delete(message, lsn)  # type: ignore[arg-type]
-        elif isinstance(message, Begin):
-            self._xid, self._at_ms, self.in_transaction = message.xid, message.commit_ms, True
-            if self._unseen.add(message.xid):
-                with snapshot(self._connection, self._unseen, self._waiting):
-                    pass
-        elif isinstance(message, Commit):
-            self.in_transaction = False
-        elif isinstance(message, Relation):
-            self._relation(message)
-        elif isinstance(message, Truncate):
-            for relation in message.relations:
-                if (bound := self._bound.get(relation)) is not None:
-                    self._truncate(bound, lsn)
+    def envelope(self, schema: str, table: str, key: Sequence[str]) -> Envelope:
+        """Return what makes the messages of a table."""
+        return Envelope(*self._names, schema, table, key)
 
-    def _relation(self, message: Relation) -> None:
-        if message.id not in self.tables:
-            self._bound.pop(message.id, None)  # of a table that the application no longer has
+    def announce(self, topic: str, columns: Sequence[Column], key: Sequence[str]) -> None:
+        """Publish the columns of a topic when they are others than before."""
+        value = msgspec.json.encode({"topic": topic, "columns": [c.describe() for c in columns], "key": list(key)})
+        if self._announced.get(topic) != value:
+            self._announced[topic] = value
+            self._sink.send(SCHEMAS, topic.encode(), value)
+            self._sink.flush(self._waiting)  # a reader of the rows that follow finds their columns there
+
+    def begin(self, transaction: int, at_ms: int, commit: int) -> None:
+        """See Receiver."""
+        self._transaction = (transaction, at_ms, commit)
+        self._order = 0
+        self._table_orders = {}
+
+    def commit(self) -> None:
+        """See Receiver."""
+        reach(failpoints.COMMIT_SENT)
+
+    def schema(self, topic: str, schema: str, table: str, columns: Sequence[Column], key: Sequence[str]) -> None:
+        """See Receiver."""
+        self._envelopes[topic] = self.envelope(schema, table, key)
+        self.announce(topic, columns, key)
+
+    def insert(self, topic: str, row: Row, position: int) -> None:
+        """See Receiver."""
+        envelope = self._envelopes[topic]
+        self._send(topic, envelope, envelope.key(row), CREATE, None, row, position)
+
+    def update(self, topic: str, before: Row | None, full: bool, row: Row, position: int) -> None:
+        """See Receiver. A row with another key is one that is deleted and one that is created."""
+        envelope = self._envelopes[topic]
+        key = envelope.key(row)
+        if before is not None and envelope.key(before) != key:
+            self.delete(topic, before, full, position)
+            reach(failpoints.KEY_CHANGING)
+            self._send(topic, envelope, key, CREATE, None, row, position)
             return
-        topic, table = self.tables[message.id]
-        columns = columns_of(self._connection, message.id, message.columns)
-        if message.identity == "d":
-            key = tuple(c.name for c in message.columns if c.key)
-        else:
-            now = primary_key(self._connection, message.id)
-            key = tuple(c.name for c in message.columns if c.name in now)
-        if not key or message.identity not in "df":
-            raise MillstreamError(
-                f"{table.full_name} has lost its primary key or has another replica identity: its changes can no longer be told"
-                f" apart. Give it one: ALTER TABLE {table.full_name} ADD PRIMARY KEY (…); or REPLICA IDENTITY DEFAULT;"
-            )
-        envelope = Envelope(self._app, self._database, message.schema, message.table, columns, key)
-        self._bound[message.id] = _Bound(topic, table, envelope)
-        self._schemas(topic, columns, key)
-
-    def _insert(self, message: Insert, lsn: int) -> None:
-        if (bound := self._bound.get(message.relation)) is None:
-            return
-        envelope = bound.envelope
-        row = envelope.convert(message.new)
-        self._send(bound, envelope.key(row), CREATE, None, row, lsn)
-
-    def _update(self, message: Update, lsn: int) -> None:
-        if (bound := self._bound.get(message.relation)) is None:
-            return
-        envelope = bound.envelope
-        old, new = message.old, message.new
-        complete = UNCHANGED not in new or self._complete(bound, new, old)
-        before = envelope.convert(old) if old is not None else None
-        if before is not None and not message.full:
+        if before is not None and not full:
             before = envelope.key_only(before)
-        row = envelope.convert(new) if complete else None
-        if before is not None and (row is None or envelope.key(before) != envelope.key(row)):
-            old_key = envelope.key(before)
-            if row is not None or old_key != self._key_of(bound, new):
-                self._send(bound, old_key, DELETE, before, None, lsn)
-                self._sink.send(bound.topic, old_key, None)
-                reach(failpoints.KEY_CHANGING)
-                if row is not None:
-                    self._send(bound, envelope.key(row), CREATE, None, row, lsn)
-        elif row is not None:
-            self._send(bound, envelope.key(row), UPDATE, before, row, lsn)
+        self._send(topic, envelope, key, UPDATE, before, row, position)
 
-    def _delete(self, message: Delete, lsn: int) -> None:
-        if (bound := self._bound.get(message.relation)) is None:
-            return
-        envelope = bound.envelope
-        before = envelope.convert(message.old)
+    def delete(self, topic: str, before: Row, full: bool, position: int) -> None:
+        """See Receiver."""
+        envelope = self._envelopes[topic]
         key = envelope.key(before)
-        self._send(bound, key, DELETE, before if message.full else envelope.key_only(before), None, lsn)
-        self._sink.send(bound.topic, key, None)
+        self._send(topic, envelope, key, DELETE, before if full else envelope.key_only(before), None, position)
+        self._sink.send(topic, key, None)
 
-    def _send(
-        self,
-        bound: _Bound,
-        key: bytes,
-        op: bytes,
-        before: dict[str, object] | None,
-        after: dict[str, object] | None,
-        lsn: int,
-    ) -> None:
-        origin = Origin(self._xid, self._at_ms, lsn)
-        self._sink.send(bound.topic, key, bound.envelope.changed(op, before, after, origin, int(time.time() * 1000)))
-        self.count += 1
-        reach(failpoints.CHANGE_SENT)
-
-    def _truncate(self, bound: _Bound, lsn: int) -> None:
+    def truncate(self, topic: str, position: int) -> None:
         """Delete every key that the topic holds: a compacted topic takes no message without a key, so none of op t."""
         if not self._sink.flush(self._waiting):
             raise MillstreamError("stopped in the middle of a truncate")
-        origin = Origin(self._xid, self._at_ms, lsn)
-        ends = self._sink.ends(bound.topic)
-        for key in self._sink.live_keys(bound.topic, ends, self._waiting):
-            self._sink.send(bound.topic, key, bound.envelope.removed(key, origin, int(time.time() * 1000)))
-            self._sink.send(bound.topic, key, None)
+        envelope = self._envelopes[topic]
+        for key in self._sink.live_keys(topic, self._sink.ends(topic), self._waiting):
+            message = envelope.removed(key, self._origin(topic, position), int(time.time() * 1000))
+            self._sink.send(topic, key, message)
+            self._sink.send(topic, key, None)
             self.count += 1
             reach(failpoints.TRUNCATING)
 
-    def _complete(self, bound: _Bound, new: Values, old: Values | None) -> bool:
-        """Fill in the large values that the update left alone: from the old row if the log has it, else from the table.
+    def _send(
+        self,
+        topic: str,
+        envelope: Envelope,
+        key: bytes,
+        op: bytes,
+        before: Row | None,
+        after: Row | None,
+        position: int,
+    ) -> None:
+        origin = self._origin(topic, position)
+        self._sink.send(topic, key, envelope.changed(op, before, after, origin, int(time.time() * 1000)))
+        self.count += 1
+        reach(failpoints.CHANGE_SENT)
 
-        The table may hold a later row by then; the change that made it so follows in the log. Returns False when the row is
-        gone, or has another key: what ended it follows as well.
-        """
-        if old is not None:
-            for i, value in enumerate(new):
-                if isinstance(value, Unchanged) and old[i] is not None:
-                    new[i] = old[i]
-        missing = [i for i, value in enumerate(new) if isinstance(value, Unchanged)]
-        if not missing:
-            return True
-        envelope = bound.envelope
-        if bound.topic not in self._told:
-            self._told.add(bound.topic)
-            _log.info(
-                "%s: updates leave large values out of the log, so they are read from the table; REPLICA IDENTITY FULL has them"
-                " in the log",
-                bound.table.full_name,
-            )
-        key = {envelope.names[i]: str(new[i]) for i in envelope.key_at}
-        names = [envelope.names[i] for i in missing]
-        with snapshot(self._connection, self._unseen, self._waiting):
-            try:
-                values = read_row(self._connection, bound.table, names, key)
-            except psycopg.errors.UndefinedColumn:  # dropped since, which the log will tell
-                values = [None] * len(names)
-        if values is None:
-            return False
-        for i, value in zip(missing, values, strict=True):
-            new[i] = value
-        return True
-
-    def _key_of(self, bound: _Bound, row: Values) -> bytes:
-        """The key of a row some of whose other values are missing."""
-        known: Values = [None if isinstance(v, Unchanged) else v for v in row]
-        return bound.envelope.key(bound.envelope.convert(known))
+    def _origin(self, topic: str, position: int) -> Origin:
+        """Number the next change of the transaction. The source gives them in the same order again."""
+        transaction, at_ms, commit = self._transaction
+        self._order += 1
+        self._table_orders[topic] = mine = self._table_orders.get(topic, 0) + 1
+        return Origin(transaction, at_ms, position, commit, self._order, mine)

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 
 from millstream.app.names import SCHEMAS
 from millstream.client.admin import LATEST, end_offsets, ensure_topics, offsets

@@ -19,6 +19,7 @@ from millstream.run.lock import Lock
 from millstream.run.restarts import Pace
 from millstream.run.takeover import take_over
 from millstream.settings import MillstreamError
+from millstream.settings.files import replace
 
 FILE = "demo.json"
 VERSION = 1
@@ -122,6 +123,4 @@ def _empty(data: Path, say: Callable[[str], None]) -> None:
 
 
 def _write(data: Path, record: Record) -> None:
-    fresh = data / f"{FILE}.new"
-    fresh.write_text(json.dumps({"version": VERSION, **vars(record)}))
-    fresh.replace(data / FILE)
+    replace(data / FILE, json.dumps({"version": VERSION, **vars(record)}).encode())

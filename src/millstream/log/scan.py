@@ -40,7 +40,7 @@ def heads(fd: int, position: int, stop: int, name: str) -> Iterator[tuple[int, H
                 raise CorruptMessage(f"{name}: a batch header is cut short at byte {position} of {stop}", position)
         head: Head = _unpack(buffer, position - start)  # type: ignore[assignment]
         size = head[LENGTH] + OVERHEAD
-        if head[MAGIC_BYTE] != MAGIC or head[LENGTH] < SMALLEST or position + size > stop:
+        if size < HEADER_SIZE or head[MAGIC_BYTE] != MAGIC or position + size > stop:
             raise CorruptMessage(f"{name}: no record batch where one should begin, at byte {position}", position)
         yield position, head
         position += size
@@ -63,7 +63,7 @@ def whole(fd: int, position: int, stop: int, name: str, chunk: int = _CHUNK) -> 
                 raise CorruptMessage(f"{name}: a batch header is cut short at byte {position} of {stop}", position)
         head: Head = _unpack(buffer, at)  # type: ignore[assignment]
         size = head[LENGTH] + OVERHEAD
-        if head[MAGIC_BYTE] != MAGIC or head[LENGTH] < SMALLEST or position + size > stop:
+        if size < HEADER_SIZE or head[MAGIC_BYTE] != MAGIC or position + size > stop:
             raise CorruptMessage(f"{name}: no record batch where one should begin, at byte {position}", position)
         if at + size > filled:
             if size > len(buffer):

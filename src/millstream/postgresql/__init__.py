@@ -1,1 +1,1 @@
-"""PostgreSQL, embedded or yours: the server, connections, idempotent upserts."""
+"""PostgreSQL, embedded or yours: the server and connections to it."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from millstream.postgresql.account import Account, account_for_initdb, give
 from millstream.postgresql.binaries import MAJOR
 from millstream.settings import MillstreamError
+from millstream.settings.files import replace
 
 VERSION = 1
 ROLE = "millstream"
@@ -178,15 +179,7 @@ def _memory_file(text: str) -> int:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(fd, "w") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
+    replace(path, text.encode(), mode=mode)
 
 
 def _tail(path: Path, size: int = 8192) -> str:

@@ -1,5 +1,7 @@
 """Kafka's error codes, by the names that Kafka gives them (org.apache.kafka.common.protocol.Errors)."""
 
+from __future__ import annotations
+
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1

@@ -5,6 +5,8 @@ front, and from a message's first flexible version on compact lengths (an unsign
 fields (KIP-482).
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
@@ -36,7 +38,7 @@ class Message(msgspec.Struct, gc=False):
     """A request, response, header or record of Kafka's protocol; the generated modules hold its subclasses.
 
     Attributes not present in a version keep their defaults on decoding, and must hold them on encoding unless Kafka
-    calls the field ignorable. UUIDs are 16 bytes; ``records`` is a view of the decoded buffer, not a copy.
+    calls the field ignorable. UUIDs are 16 bytes; `records` is a view of the decoded buffer, not a copy.
     """
 
     API_KEY: ClassVar[int] = -1
@@ -47,7 +49,7 @@ class Message(msgspec.Struct, gc=False):
 
     @classmethod
     def decode(cls, buffer: Buffer, version: int, position: int = 0) -> Self:
-        """Read a message of ``version`` that starts at ``position``; raises DecodeError. Bytes behind it are ignored."""
+        """Read a message of `version` that starts at `position`; raises DecodeError. Bytes behind it are ignored."""
         return cls.decode_from(buffer, version, position)[0]
 
     @classmethod
@@ -69,16 +71,16 @@ class Message(msgspec.Struct, gc=False):
             raise DecodeError(f"{cls.__name__} version {version}: a string is not UTF-8 ({e})") from None
 
     def encode(self, version: int) -> bytes:
-        """The message's bytes in ``version``; raises EncodeError."""
+        """The message's bytes in `version`; raises EncodeError."""
         out = bytearray()
         self.encode_into(out, version)
         return bytes(out)
 
     def encode_into(self, out: bytearray, version: int, cuts: list[tuple[int, Any]] | None = None) -> None:
-        """Append the message's bytes to ``out``.
+        """Append the message's bytes to `out`.
 
-        With ``cuts``, values of ``records`` fields are left out of ``out`` and noted as (position in out, value):
-        only their ``len`` is taken, so that a response can refer to bytes of a file that never pass through memory.
+        With `cuts`, values of `records` fields are left out of `out` and noted as (position in out, value):
+        only their `len` is taken, so that a response can refer to bytes of a file that never pass through memory.
         """
         try:
             encoder = self.ENCODERS[version]
@@ -97,7 +99,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 def uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """The unsigned varint at ``position`` and the position behind it."""
+    """The unsigned varint at `position` and the position behind it."""
     value = shift = 0
     for _ in range(MAX_VARINT_BYTES):
         byte = buffer[position]

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ from typing import Literal
 
 from millstream import __version__
 from millstream.settings import Kafka, MillstreamError, Settings
+from millstream.settings.addresses import is_clear_secret
 from millstream.settings.extras import EXTRAS, install, lacking, need
+from millstream.settings.load import FILE
 
 Verdict = Literal["ok", "note", "broken"]
 _GB = 1e9
@@ -66,6 +69,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         ("packages", _packages),
         ("java", _java),
         ("connector", _connector),
+        ("settings", _settings_file),
         ("data folder", _data),
         ("log", _log),
         ("postgres", _postgres),
@@ -183,6 +187,23 @@ def _connector(settings: Settings) -> Iterator[Finding]:
         yield Finding("connector", "broken", found, advice)
     else:
         yield Finding("connector", "note", found, f"The first run fetches the rest from {source}.")
+
+
+def _settings_file(_: Settings) -> Iterator[Finding]:
+    path = Path(FILE)
+    if not path.is_file() or not path.stat().st_mode & 0o077:
+        return
+    content = tomllib.loads(path.read_text())
+    named = [
+        (k, v)
+        for key, value in content.items()
+        for k, v in (value if isinstance(value, dict) else {key: value}).items()
+    ]
+    if clear := [name for name, value in named if isinstance(value, str) and is_clear_secret(name, value)]:
+        advice = f"Close it: chmod 600 {path}; or name secrets by reference: env:NAME, file:PATH."
+        yield Finding(
+            "settings", "note", f"{path} is open to other users and holds the password of {', '.join(clear)}", advice
+        )
 
 
 def _data(settings: Settings) -> Iterator[Finding]:

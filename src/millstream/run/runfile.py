@@ -11,7 +11,6 @@ ports.json (version 1): {"version": 1, "ports": {process: port}}: servers come b
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.run.lock import held
+from millstream.settings.files import replace
 
 RUN = "run.json"
 PORTS = "ports.json"
@@ -98,7 +98,5 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _replace(path: Path, value: Mapping[str, object]) -> None:
-    fresh = path.with_suffix(".new")
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-        json.dump(value, file, indent=1)
-    fresh.replace(path)
+    # Not synced: it is written at every change of a process, and after a power cut nothing runs that it could tell of.
+    replace(path, json.dumps(value, indent=1).encode(), sync=False)

@@ -61,6 +61,8 @@ def chart(of: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Chart | None:
             series[row[start].timestamp()] = [_number(row[i]) for i in numeric]
     times = sorted({t for series in points.values() for t in series})[-MAX_TIMES:]
     points = {k: drawn for k, series in points.items() if (drawn := {t: v for t, v in series.items() if t >= times[0]})}
+    step = _length(rows[0][start], rows[0][end]) if end is not None else None
+    drawn_times = _with_gaps(times, step)
     weight = {k: sum(abs(v[chosen] or 0.0) for v in series.values()) for k, series in points.items()}
     kept = sorted(sorted(points, key=lambda k: (-weight[k], str(k)))[:MAX_SERIES], key=_natural)
     return Chart(
@@ -68,18 +70,28 @@ def chart(of: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Chart | None:
         by=[of[i].name for i in by],
         columns=[of[i].name for i in numeric],
         chosen=chosen,
-        times=times,
+        times=drawn_times,
         series=[
             Series(
                 " · ".join("–" if part is None else str(part) for part in k) or of[numeric[chosen]].name,
-                [[points[k].get(t, missing)[n] for t in times] for n in range(len(numeric))],
+                [[points[k].get(t, missing)[n] for t in drawn_times] for n in range(len(numeric))],
             )
             for missing in ([None] * len(numeric),)
             for k in kept
         ],
-        step=_length(rows[0][start], rows[0][end]) if end is not None else None,
+        step=step,
         left_out=len(points) - len(kept),
     )
+
+
+def _with_gaps(times: Sequence[float], step: float | None) -> list[float]:
+    """Return the times with one more in each gap, at which no series has a value: a line ends there instead of crossing it."""
+    found = []
+    for time, after in zip(times, [*times[1:], None], strict=True):
+        found.append(time)
+        if step and after is not None and after - time > 1.5 * step:
+            found.append(time + step)
+    return found
 
 
 def plain(value: Any) -> Any:

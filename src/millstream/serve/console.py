@@ -10,6 +10,7 @@ from typing import Any
 from millstream.app.names import DEAD_LETTERS, group
 from millstream.monitor.status import Follower
 from millstream.serve.activity import Activity
+from millstream.serve.known import judged
 from millstream.serve.letters import Letters
 from millstream.serve.positions import Positions, Reading
 from millstream.serve.state import (
@@ -24,6 +25,7 @@ from millstream.serve.state import (
     Totals,
     ViewState,
 )
+from millstream.serve.text import is_number
 from millstream.serve.views import Views
 from millstream.settings import Kafka
 
@@ -56,7 +58,6 @@ class Console:
             description["app"],
             conninfo,
             {table: q["key"] for q in queries for table in q["tables"]},
-            {table: q["name"] for q in queries for table in q["tables"]},
             self.activity,
         )
         self._letters = Letters(
@@ -102,7 +103,7 @@ class Console:
 
     def state(self) -> State:
         """Return the state as it is known now."""
-        return assemble(
+        state = assemble(
             self.description,
             reading=self._positions.reading,
             facts=self._follower.latest,
@@ -112,6 +113,7 @@ class Console:
             postgres=self._views,
             at=time.time(),
         )
+        return judged(state)
 
 
 def assemble(
@@ -218,8 +220,8 @@ def query_states(
         said = facts.get(("query", query.name), {})
         query.state = str(said.get("state", "waiting"))
         query.mode = str(said.get("mode", query.mode))
-        query.error = said.get("error")
-        query.watermark = said.get("watermark")
+        query.error = str(said["error"]) if said.get("error") else None
+        query.watermark = str(said["watermark"]) if said.get("watermark") else None
         query.at = _number(said.get("at"))
         query.batch, query.batch_ms = _whole(said.get("batch")), _number(said.get("batch_ms"))
         query.input_rows, query.output_rows = _whole(said.get("input_rows")), _whole(said.get("output_rows"))
@@ -262,8 +264,8 @@ def totals(
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if isinstance(value, int | float) and is_number(value) else None
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and is_number(value) else None

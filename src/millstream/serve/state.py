@@ -71,16 +71,18 @@ class QueryState(Struct):
     lag: int | None = None
     at: float | None = None
     alerts: bool = False  # whether it writes a topic of alerts
+    stale: bool = False  # whether `state` is what is known of its process, and the rest what it said before
 
 
 class PartState(Struct):
-    """A capture, replay, delivery or process: its state and the facts that it reported, by name."""
+    """A capture, replay, delivery or process: its state and the facts that it reported, by name. at, stale: as of queries."""
 
     name: str
     state: str
     error: str | None
     at: float | None
     facts: dict[str, Any]
+    stale: bool = False
 
 
 class Column(Struct):

@@ -6,18 +6,19 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import psycopg
-from psycopg import sql
 
 from millstream.postgresql.connect import Connection, connect
 from millstream.serve import columns
 from millstream.serve.activity import Activity
-from millstream.serve.state import Column, ViewState
 from millstream.serve.state import Connection as Answering
+from millstream.serve.state import ViewState
 from millstream.settings import MillstreamError, redact
+from millstream.stores import checkpoints, reading
 
 LOOKING_S = 1.0
 MAX_ROWS = 1_000  # rows that are read, for the chart; the table shows fewer
@@ -40,7 +41,7 @@ _OPTIONS = "-c lock_timeout=500 -c default_transaction_read_only=on -c timezone=
 class Views:
     """Reads an application's views in a thread (`run`). `states` is replaced, never changed in place.
 
-    views: the key columns of each view, by the view's table; queries: the query that writes it.
+    views: the key columns of each view, by the view's table.
     """
 
     def __init__(
@@ -48,7 +49,6 @@ class Views:
         app: str,
         conninfo: str,
         views: Mapping[str, Sequence[str]],
-        queries: Mapping[str, str],
         activity: Activity,
     ) -> None:
         self.states: Mapping[str, ViewState] = {name: ViewState(name, list(key)) for name, key in views.items()}
@@ -56,7 +56,6 @@ class Views:
         self._app = app
         self._conninfo = conninfo
         self._keys = views
-        self._queries = queries
         self._activity = activity
         self._connection: Connection | None = None
         self._answered: float | None = None
@@ -109,10 +108,10 @@ class Views:
                 connect_timeout=CONNECT_S,
                 options=_OPTIONS,
             )
-        marks = _checkpoints(self._connection, self._app)
+        marks = _marks(self._connection, self._app)
         now = time.monotonic()
         for name in self._keys:
-            mark = marks.get(self._queries[name])
+            mark = marks.get(name)
             if self._not_before.get(name, 0.0) > now or (mark is not None and self._seen.get(name) == mark):
                 continue
             try:
@@ -130,7 +129,7 @@ class Views:
         """Read one view together with the checkpoint that its rows belong to, from one snapshot."""
         with connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            mark = _checkpoints(connection, self._app).get(self._queries[name])
+            mark = _marks(connection, self._app).get(name)
             state = _view(connection, self._app, name, self._keys[name])
         if mark is not None:
             state.batch, state.at = mark[1], mark[2].timestamp() if mark[2] is not None else None
@@ -161,55 +160,25 @@ class Views:
             self._connection = None
 
 
-def _checkpoints(connection: Connection, app: str) -> dict[str, tuple[Any, Any, Any]]:
-    there = connection.execute("SELECT to_regclass('millstream.checkpoints') IS NOT NULL").fetchone()
-    if not there or not there[0]:
-        return {}
-    rows = connection.execute(
-        "SELECT query, query_id, batch_id, at FROM millstream.checkpoints WHERE app = %s", (app,)
-    ).fetchall()
-    return {row[0]: (row[1], row[2], row[3]) for row in rows}
+def _marks(connection: Connection, app: str) -> dict[str, tuple[str, int, datetime | None]]:
+    """By view, its last batch: checkpoint, number and time."""
+    return {one.view: (one.query_id, one.batch_id, one.at) for one in checkpoints.owners(connection, app)}
 
 
 def _view(connection: Connection, app: str, name: str, key: Sequence[str]) -> ViewState:
-    table = sql.Identifier(app, name)
-    found = connection.execute("SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone()
-    if found is None or found[0] is None:
+    found = reading.head(connection, app, name, limit=MAX_ROWS, count_to=MAX_COUNTED + 1)
+    if found is None:
         return ViewState(name, list(key))
-    nothing = connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(table))
-    described = columns.columns([(c.name, c.type_code) for c in nothing.description or ()], key)
-    cursor = connection.execute(
-        sql.SQL("SELECT * FROM {} {} LIMIT {}").format(table, _order(described), sql.Literal(MAX_ROWS))
-    )
-    rows = cursor.fetchall()
-    total = len(rows)
-    if total == MAX_ROWS:
-        counted = connection.execute(
-            sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {} LIMIT {}) AS counted").format(
-                table, sql.Literal(MAX_COUNTED + 1)
-            )
-        ).fetchone()
-        total = counted[0] if counted else total
+    described = columns.columns(found.columns, key)
     return ViewState(
         name,
         list(key),
         columns=described,
-        rows=[[_bounded(columns.plain(value)) for value in row] for row in rows[:MAX_SHOWN]],
-        total=min(total, MAX_COUNTED),
-        more=total > MAX_COUNTED,
-        chart=columns.chart(described, rows),
+        rows=[[_bounded(columns.plain(value)) for value in row] for row in found.rows[:MAX_SHOWN]],
+        total=min(found.total, MAX_COUNTED),
+        more=found.total > MAX_COUNTED,
+        chart=columns.chart(described, found.rows),
     )
-
-
-def _order(described: Sequence[Column]) -> sql.Composable:
-    """Newest windows first, then the other keys in their order."""
-    when = columns.window(described)
-    keys = [c.name for c in described if c.key]
-    if not keys:
-        return sql.SQL("")
-    first = [sql.SQL("{} DESC").format(sql.Identifier(when[0]))] if when else []
-    rest = [sql.Identifier(k) for k in keys if not when or k not in when]
-    return sql.SQL("ORDER BY ") + sql.SQL(", ").join([*first, *rest])
 
 
 def _bounded(value: Any) -> Any:

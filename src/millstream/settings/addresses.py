@@ -24,6 +24,13 @@ def redact(text: str) -> str:
     return _SECRET_IN_TEXT.sub(lambda found: (found["lead"] or found["url"]) + "***", text)
 
 
+def is_clear_secret(name: str, value: str) -> bool:
+    """Whether a setting holds a password itself, instead of a reference to where it is."""
+    if value.startswith(("env:", "file:")):
+        return False
+    return redact(value) != value or bool(_SECRET_OPTION.search(name))
+
+
 def resolve(value: str, where: str) -> str:
     """Return the value that a reference names: `env:NAME`, `file:PATH`, or `value` itself.
 

@@ -17,13 +17,9 @@ from millstream.settings.spark import options as spark_options
 FILE = "millstream.toml"
 _KNOWN = ("data", "cache", "kafka", "postgres", "spark", "checkpoints", "sources", "console_origins")
 _SOURCE_VARIABLE = "MILLSTREAM_SOURCE_"
-_ADDRESSES = (
-    "MILLSTREAM_KAFKA",
-    "MILLSTREAM_KAFKA_OPTIONS",
-    "MILLSTREAM_POSTGRES",
-    "MILLSTREAM_SPARK",
-    "MILLSTREAM_SPARK_OPTIONS",
-)
+# Beside data and cache, which a child always gets.
+_ADDRESSES = ("KAFKA", "KAFKA_OPTIONS", "POSTGRES", "SPARK", "SPARK_OPTIONS", "CHECKPOINTS", "CONSOLE_ORIGINS")
+_VARIABLES = tuple(f"MILLSTREAM_{name}" for name in _ADDRESSES)
 
 
 @dataclass(frozen=True)
@@ -36,10 +32,10 @@ class Settings:
     postgres: the libpq connection string of the store of views, or "" for the embedded PostgreSQL.
     sources: connection strings of the source databases by name; a name without one means the embedded PostgreSQL.
     spark: the Spark master URL, or "" for Spark on this machine.
+    console_origins: where a tunnel or proxy shows the page, such as "https://page.example"; by default it answers for loopback.
     spark_options: settings of Spark's own by their full names (`spark.…`), which win over ours.
     checkpoints: folder of the queries' positions and state, which every worker of a cluster has under the same path; None for the
         data folder.
-    console_origins: where a tunnel or proxy shows the page, such as "https://page.example"; by default it answers for loopback.
     """
 
     data: Path = Path(".millstream")
@@ -97,21 +93,21 @@ class Settings:
                 for name, v in _table(values, "sources", origin).items()
             },
             spark=_text(values.get("spark", ""), "spark", origin),
+            console_origins=_texts(values.get("console_origins", []), "console_origins", origin),
             spark_options={
                 k: resolve(v, f"spark {k}")
                 for k, v in spark_options(_table(values, "spark_options", origin), origin).items()
             },
             checkpoints=_folder(_text(values.get("checkpoints", ""), "checkpoints", origin), origin),
-            console_origins=_texts(values.get("console_origins", []), "console_origins", origin),
         )
 
     def environment(self) -> dict[str, str]:
         """Return the variables from which a child process loads these settings and nothing else (see `inherited`).
 
-        Addresses that our own environment has beside them are blanked.
+        What our own environment has beside them is blanked.
         """
         variables = {
-            **{name: "" for name in os.environ if name.startswith(_SOURCE_VARIABLE) or name in _ADDRESSES},
+            **{name: "" for name in os.environ if name.startswith(_SOURCE_VARIABLE) or name in _VARIABLES},
             "MILLSTREAM_DATA": str(self.data.absolute()),
             "MILLSTREAM_CACHE": str(self.cache.absolute()),
         }
@@ -123,12 +119,12 @@ class Settings:
             variables["MILLSTREAM_POSTGRES"] = self.postgres
         if self.spark:
             variables["MILLSTREAM_SPARK"] = self.spark
+        if self.console_origins:
+            variables["MILLSTREAM_CONSOLE_ORIGINS"] = " ".join(self.console_origins)
         if self.spark_options:
             variables["MILLSTREAM_SPARK_OPTIONS"] = json.dumps(dict(self.spark_options))
         if self.checkpoints:
             variables["MILLSTREAM_CHECKPOINTS"] = str(self.checkpoints)
-        if self.console_origins:
-            variables["MILLSTREAM_CONSOLE_ORIGINS"] = " ".join(self.console_origins)
         return variables | {_SOURCE_VARIABLE + name.upper(): address for name, address in self.sources.items()}
 
     @property
@@ -218,14 +214,14 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     for key in ("data", "cache", "kafka", "postgres", "spark", "checkpoints"):
         if value := environment.get(f"MILLSTREAM_{key.upper()}"):
             values[key] = value
+    if origins := environment.get("MILLSTREAM_CONSOLE_ORIGINS"):
+        values["console_origins"] = origins.split()
     for key, of in (("kafka_options", "client properties"), ("spark_options", "Spark's settings")):
         if options := environment.get(f"MILLSTREAM_{key.upper()}"):
             try:
                 values[key] = json.loads(options)
             except ValueError as error:
                 raise MillstreamError(f"MILLSTREAM_{key.upper()} must be a JSON object of {of}: {error}.") from error
-    if origins := environment.get("MILLSTREAM_CONSOLE_ORIGINS"):
-        values["console_origins"] = origins.split()
     sources = {
         k[len(_SOURCE_VARIABLE) :].lower(): v for k, v in environment.items() if k.startswith(_SOURCE_VARIABLE) and v
     }

@@ -13,10 +13,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millstream.app.query import Query
-from millstream.settings import Kafka, MillstreamError
+from millstream.settings import Kafka, MillstreamError, Settings
 from millstream.spark.analysis import stateful
 from millstream.spark.session import Writer, is_local
 from millstream.spark.tables import TableCopies
+from millstream.stores import folder
 
 
 @dataclass(frozen=True)
@@ -25,22 +26,28 @@ class Context:
 
     spark: SparkSession
     app: str
-    kafka: Kafka
-    conninfo: str = field(repr=False)  # of the store of views
-    data: Path
+    settings: Settings
     tables: TableCopies
-    checkpoints: Path | None = None  # the folder of all checkpoints, where it is not the data folder
     wrote: Callable[[str, int], None] = lambda query, rows: None  # told by a query that writes its rows itself
     raised: dict[str, BaseException] = field(default_factory=dict)  # what a query's batch function raised last
 
+    @property
+    def kafka(self) -> Kafka:
+        """The log's address."""
+        return self.settings.log
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self.settings.data
+
     def checkpoint(self, query: str) -> Path:
         """The folder of a query's checkpoint: offsets, commits and state."""
-        return (self.checkpoints or self.data.absolute() / "checkpoints") / self.app / query
+        return folder.checkpoint(self.settings, self.app, query)
 
     def aside(self, query: str) -> Path:
         """Where a query's checkpoint goes when another takes its place; the time is added to the name."""
-        root = self.checkpoints / ".replaced" if self.checkpoints else self.data.absolute() / "replaced"
-        return root / self.app / query
+        return folder.aside(self.settings, self.app, query)
 
     def query_id(self, query: str) -> str:
         """The identity of the query's checkpoint, which a new checkpoint changes. Known once the query has started."""
@@ -69,7 +76,7 @@ class Context:
     ) -> DataStreamWriter:
         """Return a stream writer as `writer` does, for a query that no application declares."""
         kept = stateful(frame)
-        if kept and self.checkpoints is None and not is_local(str(self.spark.sparkContext.master)):
+        if kept and self.settings.checkpoints is None and not is_local(str(self.spark.sparkContext.master)):
             raise MillstreamError(
                 f"query {name!r} keeps state ({kept[0]}), which the workers of {self.spark.sparkContext.master} would lose with"
                 " their disks: give `checkpoints`, a folder that the driver and every worker have under the same path."

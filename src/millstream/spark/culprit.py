@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import cast
 
 from pyspark.sql import DataFrame
 
-from millstream.app.inputs import Topic
 from millstream.app.query import Query
-from millstream.spark import positions
+from millstream.spark import pipeline, positions
 from millstream.spark.analysis import stateful
 from millstream.spark.context import Context
 from millstream.spark.errors import Blame, failure
-from millstream.spark.inputs.topic import events
-from millstream.spark.kafka import read_range
 
 MAX_RUNS = 60  # of the function over parts of the batch; a batch of 250,000 events needs about 20 per partition
 
@@ -34,16 +29,10 @@ def find(context: Context, query: Query) -> str | None:
     """
     if len(query.streams) != 1:
         return None
-    topic = cast(Topic, query.streams[0])
 
     def rows(part: Range) -> DataFrame:
         name, partition, begin, end = part
-        read = read_range(context.spark, context.kafka, {name: {partition: (begin, end)}})
-        frames = [
-            events(read, topic) if given is topic else import_module(given.spark).open(context, query, given)
-            for given in query.inputs
-        ]
-        return query.function(*frames)
+        return query.function(*pipeline.plain_inputs(context, query, {name: {partition: (begin, end)}}))
 
     def fails(part: Range) -> bool:
         try:

@@ -236,7 +236,7 @@ class Driver:
         ranges = {t: {int(p): (begin.get(t, {}).get(p, 0), to) for p, to in parts.items()} for t, parts in end.items()}
         try:
             batch = late.Batch(number, ranges, watermark)
-            rows = late.find(self._spark, self._context.kafka, job.query, batch).collect()
+            rows = late.find(self._context, job.query, batch).collect()
             job.record.add(batch, [(r.topic, r.partition, r.offset) for r in rows])
         except Exception as error:
             if not self._stop.is_set():

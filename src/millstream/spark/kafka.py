@@ -21,6 +21,7 @@ JSON_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 # Metadata of a column whose text is JSON: it is written as such, not as a quoted string.
 JSON_COLUMN = "millstream.json"
 
+_COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 _SAME = ("security.protocol", "ssl.endpoint.identification.algorithm", "client.id")
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -86,11 +87,15 @@ def read_stream(spark: SparkSession, kafka: Kafka, topics: Iterable[str], *, rea
 
 def read_range(spark: SparkSession, kafka: Kafka, ranges: Ranges) -> DataFrame:
     """Return exactly the messages of the offset ranges, as a plain DataFrame."""
-    ends = [{t: {p: r[i] for p, r in parts.items()} for t, parts in ranges.items()} for i in (0, 1)]
+    ranges = {t: {p: r for p, r in parts.items() if r[0] < r[1]} for t, parts in ranges.items()}
+    wanted = {t: sorted(parts) for t, parts in ranges.items() if parts}
+    if not wanted:
+        return spark.createDataFrame([], _COLUMNS)
+    ends = [{t: {p: r[i] for p, r in parts.items()} for t, parts in ranges.items() if parts} for i in (0, 1)]
     return (
         spark.read.format("kafka")
         .options(**options(kafka))
-        .option("subscribe", ",".join(sorted(ranges)))
+        .option("assign", json.dumps(wanted))
         .option("startingOffsets", json.dumps(ends[0]))
         .option("endingOffsets", json.dumps(ends[1]))
         .load()

@@ -8,16 +8,29 @@ from typing import cast
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.app.inputs import Topic
 from millstream.app.query import Query
 from millstream.spark import positions
 from millstream.spark.analysis import called, check_bounded, stateful
 from millstream.spark.context import Context
+from millstream.spark.inputs.topic import events
+from millstream.spark.kafka import Ranges, read_range
 
 
 def result(context: Context, query: Query) -> DataFrame:
     """Return what the query's function makes of its inputs, opened now."""
     frames = [import_module(given.spark).open(context, query, given) for given in query.inputs]
     return called(str(query), query.function, *frames)
+
+
+def plain_inputs(context: Context, query: Query, ranges: Ranges) -> list[DataFrame]:
+    """Return the query's inputs as plain frames: of its topics exactly the events of the ranges, its tables as they are now."""
+    return [
+        events(read_range(context.spark, context.kafka, {given.name: ranges.get(given.name, {})}), cast(Topic, given))
+        if given.streams
+        else import_module(given.spark).open(context, query, given)
+        for given in query.inputs
+    ]
 
 
 def start(context: Context, query: Query) -> StreamingQuery:

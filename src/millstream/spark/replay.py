@@ -17,13 +17,14 @@ A crash between any two steps does no harm: the marker goes last, and obeying it
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from millstream.settings import MillstreamError, Settings
+from millstream.settings.files import replace, sync_folder
+from millstream.stores.folder import aside, checkpoint
 
 VERSION = 1
 Offsets = Mapping[tuple[str, int], int]
@@ -38,23 +39,12 @@ def query_of(settings: Settings, group: str) -> tuple[str, str] | None:
     return (app, query) if there else None
 
 
-def checkpoint(settings: Settings, app: str, query: str) -> Path:
-    """Return the folder of a query's checkpoint."""
-    return settings.checkpoint_root / app / query
-
-
-def aside(settings: Settings, app: str, query: str) -> Path:
-    """Return where a query's checkpoint goes when another takes its place; the time is added. On the checkpoint's own disk."""
-    root = settings.checkpoints / ".replaced" if settings.checkpoints else settings.data / "replaced"
-    return root / app / query
-
-
 def mark(data: Path, app: str, query: str, offsets: Offsets) -> Path:
     """Leave the marker, on disk when it returns; it replaces an earlier one. Returns its path."""
     path = _marker(data, app, query)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"version": VERSION, "at": datetime.now(UTC).isoformat(), "offsets": _by_topic(offsets)}
-    _write(path, json.dumps(content).encode())
+    replace(path, json.dumps(content).encode())
     return path
 
 
@@ -77,7 +67,7 @@ def obey(settings: Settings, app: str, starts: Callable[[set[str]], Offsets] = l
             _put_aside(where, to.with_name(f"{to.name}-{at:%Y%m%dT%H%M%S.%fZ}"))
         _begin(where, offsets)
         path.unlink()
-        _sync(path.parent)
+        sync_folder(path.parent)
         done[query] = offsets
     return done
 
@@ -89,7 +79,7 @@ def _put_aside(old: Path, to: Path) -> None:
         shutil.rmtree(old)
         return
     old.rename(to)
-    _sync(to.parent)
+    sync_folder(to.parent)
 
 
 def _begin(where: Path, offsets: Offsets) -> None:
@@ -97,9 +87,9 @@ def _begin(where: Path, offsets: Offsets) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     source = fresh / "sources" / "0"
     source.mkdir(parents=True)
-    _write(source / "0", b"\0v1\n" + json.dumps(_by_topic(offsets), separators=(",", ":")).encode())
+    replace(source / "0", b"\0v1\n" + json.dumps(_by_topic(offsets), separators=(",", ":")).encode())
     fresh.rename(where)
-    _sync(where.parent)
+    sync_folder(where.parent)
 
 
 def _read(path: Path) -> tuple[datetime, dict[tuple[str, int], int]]:
@@ -125,21 +115,3 @@ def _by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
     return found
-
-
-def _write(path: Path, content: bytes) -> None:
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -46,7 +46,7 @@ def run(
     with Reporter(settings.log, app.name) as reporter:
         names = [i.name for q in queries for i in q.states]
         copies = TableCopies(settings.log, names, table_folder(settings), partial(_tell, reporter))
-        context = Context(spark, app.name, settings.log, settings.postgres, settings.data, copies, settings.checkpoints)
+        context = Context(spark, app.name, settings, copies)
         driver = Driver(context, reporter, stop)
         try:
             copies.start()

@@ -18,7 +18,7 @@ from psycopg.rows import dict_row
 from millstream.app import App
 from millstream.app.inputs import Topic
 from millstream.app.sources import PostgresTable
-from millstream.capture import slot
+from millstream.capture.postgres import slot
 from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.event import Event

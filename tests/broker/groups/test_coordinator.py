@@ -61,6 +61,9 @@ class World:
         self.timers.append(Timer(at, lambda: call(*arguments)))
         return self.timers[-1]
 
+    def create_future(self):
+        return self.futures.create_future()
+
     def call_later(self, delay, call, *arguments):
         return self.call_at(self.now + delay, call, *arguments)
 

@@ -17,13 +17,54 @@ from millstream.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from millstream.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.batches import packed
 from tests.differential.steps.making import OFFSETS, PLACE, PRODUCERS, SOME, TOPICS, Kind, Made
 from tests.differential.world import NOW, World
 
 BATCHES = st.sampled_from(
-    ["good", "good", "good", "gzip", "three", "idempotent", "idempotent", "again", "gap", "old epoch", "new epoch",
-     "transactional", "transactional", "crc", "short", "long", "magic", "count", "delta", "none", "empty", "two", "large", "future",
-     "no key", "control", "unnamed", "codec", "negative", "order"]
+    [
+        "good",
+        "good",
+        "good",
+        "gzip",
+        "three",
+        "idempotent",
+        "idempotent",
+        "again",
+        "gap",
+        "old epoch",
+        "new epoch",
+        "transactional",
+        "transactional",
+        "crc",
+        "short",
+        "long",
+        "magic",
+        "count",
+        "delta",
+        "none",
+        "empty",
+        "two",
+        "large",
+        "future",
+        "no key",
+        "control",
+        "unnamed",
+        "codec",
+        "negative",
+        "order",
+        "packed",
+        "packed",
+        "packed",
+        "mixed",
+        "mixed",
+        "numbers",
+    ]
+)
+CODECS = st.sampled_from([1, 2, 3, 4])
+INSIDES = st.sampled_from(
+    ["good", "good", "garbage", "nothing", "no payload", "cut", "half", "no records", "zeros", "more", "fewer", "late", "early",
+     "future", "body", "value", "headers", "trailing", "stamped"]
 )  # fmt: skip
 PRODUCED = ("idempotent", "again", "gap", "old epoch", "new epoch", "transactional", "unnamed")
 BY_ID = 13
@@ -53,6 +94,14 @@ def batch(world: World, p: dict[str, Any], name: str) -> tuple[bytes | None, boo
             transactional=kind in ("transactional", "unnamed"),
         )  # fmt: skip
         return bytes(made), kind == "transactional"
+    if kind == "mixed":  # of four records two, one, or none without a key, and one that is too young or not
+        keys = [None if seed.random() < 0.4 else b"k" for _ in range(4)]
+        stamps = [4_000_000_000_000 if seed.random() < 0.2 else NOW for _ in range(4)]
+        return bytes(records.build([(key, b"v") for key in keys], stamps, codec=p["codec"] * seed.randrange(2))), False
+    if kind in ("packed", "numbers"):
+        return packed(
+            p["codec"] if kind == "packed" else 0, "numbers" if kind == "numbers" else p["inside"], NOW
+        ), False
     made = records.build(messages, timestamp, codec=1 if kind == "gzip" else 0)
     if kind == "crc":
         made[-1] ^= 1
@@ -99,7 +148,7 @@ def produce(world: World, p: dict[str, Any]) -> Any:
 def quietly(world: World, p: dict[str, Any]) -> Any:
     """Produce without an answer (acks 0): what is wrong closes the connection."""
     name = world.name("t", p["topic"])
-    data, _ = batch(world, {**p, "producer": 0}, name)
+    data, _ = batch(world, {**p, "producer": 0, "codec": 1, "inside": "garbage"}, name)
     topic = TopicProduceData(name, bytes(16), [PartitionProduceData(p["partition"], data)])
     return world.tell(ProduceRequest(None, 0, 2000, [topic]), 9)
 
@@ -187,10 +236,10 @@ LEADERS = st.sampled_from([-1, -1, 0, 0, 1])
 STEPS = {
     "produce": Kind(10, produce, {
         **PLACE, "batch": BATCHES, "producer": PRODUCERS, "seed": st.integers(0, 99), "acks": st.sampled_from([-1, -1, 1, 2]),
-        "version": st.sampled_from([3, 5, 8, 9, 10, 11, 12, 12, 13]),
+        "version": st.sampled_from([3, 5, 8, 9, 10, 11, 12, 12, 13]), "codec": CODECS, "inside": INSIDES,
     }),
     "quietly": Kind(1, quietly, {
-        **PLACE, "batch": st.sampled_from(["good", "good", "three", "crc", "magic"]), "seed": st.integers(0, 99),
+        **PLACE, "batch": st.sampled_from(["good", "good", "three", "crc", "magic", "packed"]), "seed": st.integers(0, 99),
     }),
     "fetch": Kind(5, fetch, {
         **PLACE, "offset": OFFSETS, "isolation": st.sampled_from([0, 1]), "size": SIZES, "leader": LEADERS,

@@ -27,7 +27,12 @@ SETTINGS = st.sampled_from(
         ("retention.ms", "86400000"), ("retention.ms", "x"), ("cleanup.policy", "compact"), ("cleanup.policy", "both"),
         ("cleanup.policy", "compact,delete"), ("max.message.bytes", "2000"), ("max.message.bytes", "-5"),
         ("message.timestamp.type", "LogAppendTime"), ("message.timestamp.type", "Never"), ("segment.bytes", "1048576"), ("retention.ms", None),
-        ("min.insync.replicas", "1"), ("no.such.setting", "1"), ("compression.type", "producer"), ("retention.bytes", ""),
+        ("min.insync.replicas", "1"), ("no.such.setting", "1"), ("compression.type", "producer"),
+        ("compression.type", "zstd"), ("compression.type", "gzip"), ("compression.type", "lz4"), ("compression.type", "snappy"),
+        ("compression.type", "uncompressed"), ("compression.type", "brotli"), ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "3"), ("compression.lz4.level", "18"), ("compression.zstd.level", "5"), ("cleanup.policy", ""),
+        ("cleanup.policy", "delete,,compact"), ("cleanup.policy", "delete,delete"), ("cleanup.policy", ","), ("cleanup.policy", " delete , compact "),
+        ("message.timestamp.before.max.ms", "70000"), ("retention.bytes", ""),
         ("min.cleanable.dirty.ratio", "0.3"), ("min.cleanable.dirty.ratio", "3"), ("delete.retention.ms", " 5 "),
         ("message.timestamp.after.max.ms", "1000"), ("unclean.leader.election.enable", "maybe"), ("flush.ms", "9999999999999999999"),
     ]
@@ -35,7 +40,7 @@ SETTINGS = st.sampled_from(
 # Settings whose value and source both brokers show alike.
 SHOWN = [
     "retention.ms", "retention.bytes", "cleanup.policy", "max.message.bytes", "message.timestamp.type", "segment.bytes",
-    "compression.type", "min.cleanable.dirty.ratio", "delete.retention.ms", "flush.ms",
+    "compression.type", "compression.gzip.level", "min.cleanable.dirty.ratio", "delete.retention.ms", "flush.ms",
     "message.timestamp.after.max.ms", "message.timestamp.before.max.ms", "segment.ms", "no.such.setting",
 ]  # fmt: skip
 NO_ID = bytes(15) + b"\1"

@@ -1,19 +1,29 @@
 """The APIs that this broker serves, with exact version ranges; each module is loaded at its first request.
 
-A module holds ``handle(broker, connection, request, version)``. It runs on the event loop and returns the response, a
+A module holds `handle(broker, connection, request, version)`. It runs on the event loop and returns the response, a
 future of it, or None when the client expects no answer. What it keeps of the request after returning must not be a view
-of the request's bytes (only ``records`` fields are).
+of the request's bytes (only `records` fields are).
 """
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from millstream.protocol import errors
 from millstream.protocol.messages import APIS as KAFKA
 from millstream.protocol.wire import Decoder, Message
 
-Handler = Callable[[Any, Any, Any, int], Any]
+
+class Handler(Protocol):
+    """`handle` of a module; its own types of broker, connection, request and answer are checked there."""
+
+    def __call__(
+        self, broker: Any, connection: Any, request: Any, version: int, /
+    ) -> Message | asyncio.Future[Message] | None:
+        """Answer a request."""
 
 
 class Served:

@@ -6,7 +6,7 @@ their first offset. A topic whose durability is `commit` is answered after the f
 producers share one, and consumers see it only then; a batch of a transaction waits before it is appended, until it is on
 disk that its partition is in the transaction. A compressed batch that takes long to unpack is checked on a thread.
 A topic whose `millstream.overload` is `backpressure` slows its producers by throttle times (KIP-219: the answer
-goes out at once, then the connection is not read for so long); at its limit appends wait (see `broker/parking.py`)
+goes out at once, then the connection is not read for so long); at its limit appends wait (see `broker/purgatory.py`)
 and are answered with REQUEST_TIMED_OUT, which clients try again, when the request's timeout is nearly over.
 A client over its `producer_byte_rate` waits in the same way.
 
@@ -57,7 +57,7 @@ from millstream.protocol.wire import ProtocolError
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Partition
 
 # Errors of an append that Kafka answers without the start of the log (ReplicaManager.appendToLocalLog).
@@ -183,7 +183,7 @@ class Produce(Context):
         topic = entry.partition.topic
         if topic.config.overload != "backpressure" or isinstance(prepared, LogError):
             return self._append(entry, prepared)
-        verdict = self.broker.parking.verdict(entry.partition)
+        verdict = self.broker.purgatory.verdict(entry.partition)
         if verdict.blocked:
             result = PartitionProduceResponse(entry.part.index, error_code=0, base_offset=-1)
             # A copy, because the request's own bytes are read over.

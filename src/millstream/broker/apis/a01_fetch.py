@@ -4,11 +4,19 @@ Whole batches only, sent from the log's files without passing through memory; th
 least one batch however large, so that readers always advance. What is in an archive is fetched on a worker thread,
 and the request waits for it as it does for appends. When fewer than min bytes are there, the request waits
 for appends (their listeners wake it) until max wait. Incremental fetch sessions (KIP-227) live in
-``broker/fetch_sessions.py``. Isolation level read_committed ends at the last stable offset and lists aborted transactions.
+`broker/fetch_sessions.py`. Isolation level read_committed ends at the last stable offset and lists aborted transactions.
 Topics by name up to version 12, by id from 13 on.
 Gaps: there are no followers, so a replica id is ignored, preferred replica and diverging epochs are never set (the
 leader epoch is always 0: one broker).
+
+Version notes: 5 tells the start of the log, 6 knows KAFKA_STORAGE_ERROR, 7 has fetch sessions (KIP-227), 8 throttles
+after the answer (KIP-219), 9 checks the leader epoch (KIP-320), 10 may bring zstd (KIP-110), 11 names a rack (KIP-392),
+12 is flexible and brings the last fetched epoch (KIP-595), 13 names topics by id (KIP-516), 14 knows
+OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405), 15 to 18 are about followers (KIP-903, 853, 1166) and new leaders (16,
+KIP-951).
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -29,17 +37,17 @@ from millstream.protocol.messages.fetch import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
     from millstream.broker.fetch_sessions import Session
+    from millstream.broker.network.connection import Connection
     from millstream.log import Partition, Slice, Topic
 
 
 class Records:
-    """Batches in files, as the value of a ``records`` field: only its length goes through memory."""
+    """Batches in files, as the value of a `records` field: only its length goes through memory."""
 
     __slots__ = ("size", "slices")
 
-    def __init__(self, slices: "list[Slice]") -> None:
+    def __init__(self, slices: list[Slice]) -> None:
         self.slices = slices
         self.size = sum(piece.size for piece in slices)
 
@@ -57,8 +65,8 @@ Plan = list[tuple["Topic | None", str, bytes, list[FetchPartition]]]
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: FetchRequest, version: int
-) -> "FetchResponse | asyncio.Future[FetchResponse]":
+    broker: Broker, connection: Connection, request: FetchRequest, version: int
+) -> FetchResponse | asyncio.Future[FetchResponse]:
     """Read now, or wait for more."""
     session: Session | None = None
     if version >= 7:
@@ -88,11 +96,11 @@ class Attempt:
 
     def __init__(
         self,
-        broker: "Broker",
-        connection: "Connection",
+        broker: Broker,
+        connection: Connection,
         request: FetchRequest,
         plan: Plan,
-        session: "Session | None",
+        session: Session | None,
         by_id: bool,
     ) -> None:
         self.broker = broker
@@ -144,7 +152,7 @@ class Attempt:
                     results.append(data)
             self._topics.append(FetchableTopicResponse(name, topic_id, results))
 
-    def _one(self, partition: "Partition", want: FetchPartition, left: int, committed: bool) -> PartitionData:
+    def _one(self, partition: Partition, want: FetchPartition, left: int, committed: bool) -> PartitionData:
         index = want.partition
         if want.current_leader_epoch > 0:
             self.failed = True
@@ -226,7 +234,7 @@ class Attempt:
                     part.records.release()
         self._topics = []
 
-    def wait(self) -> "asyncio.Future[FetchResponse]":
+    def wait(self) -> asyncio.Future[FetchResponse]:
         """Answer when min bytes are there, or after max wait."""
         self.drop()
         loop = self.broker.loop
@@ -238,7 +246,7 @@ class Attempt:
             partition.listeners.add(self.wake)
         return self._future
 
-    def wake(self, _: "Partition") -> None:
+    def wake(self, _: Partition) -> None:
         """An append happened; look again after the producer has its answer."""
         self.look_again()
 

@@ -3,7 +3,14 @@
 Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 of the largest timestamp,
 -4 earliest local, -5 latest tiered (what an archive holds), -6 earliest pending upload (none: offset -1). A search by
 time that leads into an archive is answered when the segment has been fetched.
+
+Version notes: 2 has the isolation level, 3 throttles after the answer (KIP-219), 4 the leader epoch (KIP-320), 5 knows
+OFFSET_NOT_AVAILABLE, 6 is flexible, 7 finds the largest timestamp (KIP-734), 8 the earliest local offset (KIP-405), 9
+the last in the archive (KIP-1005), 10 has a timeout (KIP-1075), 11 finds the earliest that is not archived yet
+(KIP-1023).
 """
+
+from __future__ import annotations
 
 import asyncio
 from collections import Counter
@@ -22,7 +29,7 @@ from millstream.protocol.messages.list_offsets import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Partition
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
@@ -31,8 +38,8 @@ SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ListOffsetsRequest, version: int
-) -> "ListOffsetsResponse | asyncio.Future[ListOffsetsResponse]":
+    broker: Broker, connection: Connection, request: ListOffsetsRequest, version: int
+) -> ListOffsetsResponse | asyncio.Future[ListOffsetsResponse]:
     """One answer per partition, now or when what is archived has been fetched."""
     missing: list[tuple[Partition, NotHere]] = []
     response = _answer(broker, connection, request, version, missing)
@@ -59,11 +66,11 @@ def handle(
 
 
 def _answer(
-    broker: "Broker",
-    connection: "Connection",
+    broker: Broker,
+    connection: Connection,
     request: ListOffsetsRequest,
     version: int,
-    missing: "list[tuple[Partition, NotHere]]",
+    missing: list[tuple[Partition, NotHere]],
 ) -> ListOffsetsResponse:
     topics = []
     asked = Counter((t.name, part.partition_index) for t in request.topics for part in t.partitions)
@@ -94,11 +101,11 @@ def _answer(
 
 
 def _find(
-    partition: "Partition",
+    partition: Partition,
     wanted: ListOffsetsPartition,
     committed: bool,
     version: int,
-    missing: "list[tuple[Partition, NotHere]]",
+    missing: list[tuple[Partition, NotHere]],
 ) -> ListOffsetsPartitionResponse:
     timestamp = wanted.timestamp
     found: tuple[int, int] | None

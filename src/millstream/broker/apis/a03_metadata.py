@@ -2,7 +2,15 @@
 
 Topics by name or (from version 10) by id; null asks for all. A missing topic is created when the request allows it
 (always before version 4) and auto.create.topics.enable is true; while controller_mutation_rate is exceeded it stays
-missing, and clients ask again. The one broker leads every partition, epoch 0."""
+missing, and clients ask again. The one broker leads every partition, epoch 0.
+
+Version notes: 1 asks for all topics with null and tells racks and the controller, 2 the cluster's id, 3 throttle times,
+4 says whether topics may be created, 5 tells offline replicas, 6 throttles after the answer (KIP-219), 7 tells the
+leader epoch (KIP-320), 8 the operations that are allowed (KIP-430), 9 is flexible, 10 tells ids (KIP-516), 11 leaves
+the cluster's operations to DescribeCluster (KIP-700), 12 asks by id, 13 has an error of its own.
+"""
+
+from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
@@ -24,14 +32,14 @@ from millstream.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Topic
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 NOT_ASKED = -0x80000000
 
 
-def handle(broker: "Broker", connection: "Connection", request: MetadataRequest, version: int) -> MetadataResponse:
+def handle(broker: Broker, connection: Connection, request: MetadataRequest, version: int) -> MetadataResponse:
     """The broker and the topics asked for."""
     asked = request.include_topic_authorized_operations
     brokers = [MetadataResponseBroker(broker.node_id, connection.listener.host, connection.listener.port)]
@@ -74,7 +82,7 @@ def handle(broker: "Broker", connection: "Connection", request: MetadataRequest,
     return MetadataResponse(0, brokers, broker.log.cluster_id, broker.node_id, topics, cluster)
 
 
-def _missing(broker: "Broker", connection: "Connection", name: str, create: bool) -> "tuple[Topic | None, int]":
+def _missing(broker: Broker, connection: Connection, name: str, create: bool) -> tuple[Topic | None, int]:
     """Create a missing topic if that is allowed."""
     try:
         check_name(name)
@@ -91,13 +99,11 @@ def _missing(broker: "Broker", connection: "Connection", name: str, create: bool
         throttled = e.code == errors.THROTTLING_QUOTA_EXCEEDED
         return None, errors.UNKNOWN_TOPIC_OR_PARTITION if throttled else e.code
     except LogError as e:
-        logger.warning("topic %s could not be created: %s", name, e)
+        _log.warning("topic %s could not be created: %s", name, e)
         return None, e.code
 
 
-def describe(
-    broker: "Broker", topic: "Topic", connection: "Connection", with_operations: bool
-) -> MetadataResponseTopic:
+def describe(broker: Broker, topic: Topic, connection: Connection, with_operations: bool) -> MetadataResponseTopic:
     """A topic as metadata."""
     operations = connection.operations(Resource.TOPIC, topic.name) if with_operations else NOT_ASKED
     node = [broker.node_id]

@@ -1,8 +1,14 @@
 """OffsetCommit (key 8), versions 2-10: store a group's offsets.
 
 From members of a classic or consumer group, or from outside while the group is empty (generation -1). Stored in
-``__consumer_offsets`` before the answer, and synced if one of the topics is ``commit``. Version 10 names topics by id.
+`__consumer_offsets` before the answer, and synced if one of the topics is `commit`. Version 10 names topics by id.
+
+Version notes: 3 tells throttle times, 4 throttles after the answer (KIP-219), 5 leaves the retention to the broker
+(KIP-211), 6 has the leader epoch (KIP-320), 7 the instance id (KIP-345), 8 is flexible, 9 is for the new group protocol
+too (KIP-848), 10 names topics by id.
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
@@ -22,7 +28,7 @@ from millstream.protocol.messages.offset_commit import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Partition, Topic
     from millstream.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic, TxnOffsetCommitResponse
 
@@ -32,8 +38,8 @@ R = TypeVar("R", OffsetCommitResponse, "TxnOffsetCommitResponse")
 
 
 def named_topic(
-    connection: "Connection", wanted: "OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic", *, by_id: bool
-) -> "tuple[Topic | None, int]":
+    connection: Connection, wanted: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic, *, by_id: bool
+) -> tuple[Topic | None, int]:
     """Return the topic for which offsets are to be committed, and the error of all its partitions."""
     broker = connection.broker
     topic = broker.topic_by_id(wanted.topic_id) if by_id else broker.log.topics.get(wanted.name)
@@ -45,7 +51,7 @@ def named_topic(
     return topic, errors.NONE
 
 
-def not_synced(response: R, _: "dict[Partition, str]") -> R:
+def not_synced(response: R, _: dict[Partition, str]) -> R:
     """The answer to a commit when the disk refused: nothing counts as committed, in a transaction or not."""
     for topic in response.topics:
         for part in topic.partitions:
@@ -54,8 +60,8 @@ def not_synced(response: R, _: "dict[Partition, str]") -> R:
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: OffsetCommitRequest, version: int
-) -> "OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]":
+    broker: Broker, connection: Connection, request: OffsetCommitRequest, version: int
+) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
     """Check the member, store, answer per partition."""
     forbidden = 0
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
@@ -82,7 +88,7 @@ def handle(
     return response
 
 
-def _commit(broker: "Broker", request: OffsetCommitRequest, version: int, known: list[Known]) -> None:
+def _commit(broker: Broker, request: OffsetCommitRequest, version: int, known: list[Known]) -> None:
     """Store what may be stored, and put the others' errors into their results.
 
     A member's earlier epoch that is too early for one partition refuses all (OffsetMetadataManager.commitOffset).

@@ -2,9 +2,15 @@
 
 Null topics ask for all. With require-stable, a partition with an offset pending in a transaction answers
 UNSTABLE_OFFSET_COMMIT and the client asks again. From version 8 several groups at once, from 9 member epochs of the new
-group protocol are checked, version 10 names topics by id. What was committed for a ``commit`` topic is shown when it is
+group protocol are checked, version 10 names topics by id. What was committed for a `commit` topic is shown when it is
 on disk.
+
+Version notes: 2 asks for all topics and has an error of its own, 3 tells throttle times, 4 throttles after the answer
+(KIP-219), 5 tells the leader epoch (KIP-320), 6 is flexible, 7 can insist on what is stable (KIP-447), 8 asks for
+several groups (KIP-709), 9 is for the new group protocol too (KIP-848), 10 names topics by id.
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -26,13 +32,13 @@ from millstream.protocol.messages.offset_fetch import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Partition
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: OffsetFetchRequest, version: int
-) -> "OffsetFetchResponse | asyncio.Future[OffsetFetchResponse]":
+    broker: Broker, connection: Connection, request: OffsetFetchRequest, version: int
+) -> OffsetFetchResponse | asyncio.Future[OffsetFetchResponse]:
     """Offsets per group, topic and partition; -1 where nothing is committed."""
     if version >= 8:
         groups = [_group(connection, group, request.require_stable, version >= 10) for group in request.groups]
@@ -62,14 +68,14 @@ def handle(
     return broker.flusher.answer(unsynced, response, _not_synced)
 
 
-def _not_synced(response: OffsetFetchResponse, _: "dict[Partition, str]") -> OffsetFetchResponse:
+def _not_synced(response: OffsetFetchResponse, _: dict[Partition, str]) -> OffsetFetchResponse:
     """The answer when the disk refused: what was committed last is in doubt until the log is opened again."""
     groups = [OffsetFetchResponseGroup(g.group_id, [], errors.COORDINATOR_NOT_AVAILABLE) for g in response.groups]
     return OffsetFetchResponse(0, [], errors.COORDINATOR_NOT_AVAILABLE, groups)
 
 
 def _group(
-    connection: "Connection", group: OffsetFetchRequestGroup, stable: bool, by_id: bool
+    connection: Connection, group: OffsetFetchRequestGroup, stable: bool, by_id: bool
 ) -> OffsetFetchResponseGroup:
     broker = connection.broker
     if not connection.may(Operation.DESCRIBE, Resource.GROUP, group.group_id):

@@ -1,7 +1,12 @@
 """FindCoordinator (key 10), versions 0-6: this broker coordinates every group and transaction.
 
 Share coordinators (key type 2) are refused with INVALID_REQUEST: share groups are not served yet.
+
+Version notes: 1 asks for transactions too, 2 throttles after the answer (KIP-219), 3 is flexible, 4 asks for several
+keys (KIP-699), 5 knows TRANSACTION_ABORTABLE (KIP-890), 6 asks for share groups (KIP-932).
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -11,13 +16,13 @@ from millstream.protocol.messages.find_coordinator import Coordinator, FindCoord
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 GROUP, TRANSACTION = 0, 1
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: FindCoordinatorRequest, version: int
+    broker: Broker, connection: Connection, request: FindCoordinatorRequest, version: int
 ) -> FindCoordinatorResponse:
     """Our own address, for each key."""
     host, port = connection.listener.host, connection.listener.port

@@ -1,8 +1,14 @@
 """JoinGroup (key 11), versions 0-9: become or stay a member of a classic group; answered when the rebalance is done.
 
 From version 4 a new member first gets its id (KIP-394); static members (KIP-345) from 5; a returning static leader skips
-the assignment from 9 (KIP-814).
+the assignment from 9 (KIP-814). In a group of the new protocol it is answered at once (`groups/consumer_classic.py`).
+
+Version notes: 1 has the rebalance timeout, 2 tells throttle times, 3 throttles after the answer (KIP-219), 4 gives a
+new member its id first (KIP-394), 5 has the instance id (KIP-345), 6 is flexible, 7 tells the protocol type (KIP-559),
+8 has a reason (KIP-800), 9 may skip the assignment (KIP-814).
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -14,12 +20,12 @@ from millstream.protocol.messages.join_group import JoinGroupRequest, JoinGroupR
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: JoinGroupRequest, version: int
-) -> "JoinGroupResponse | asyncio.Future[JoinGroupResponse]":
+    broker: Broker, connection: Connection, request: JoinGroupRequest, version: int
+) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
     """Give the event to the group; its answer comes now or later."""
     if not request.group_id:
         return _refused(errors.INVALID_GROUP_ID, request, version)

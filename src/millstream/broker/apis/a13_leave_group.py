@@ -1,4 +1,10 @@
-"""LeaveGroup (key 13), versions 0-5: members leave; from version 3 several at once, static ones by instance id."""
+"""LeaveGroup (key 13), versions 0-5: members leave; from version 3 several at once, static ones by instance id.
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 names several members, static ones too
+(KIP-345), 4 is flexible, 5 has a reason (KIP-800).
+"""
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -14,12 +20,12 @@ from millstream.protocol.messages.leave_group import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: LeaveGroupRequest, version: int
-) -> "LeaveGroupResponse | asyncio.Future[LeaveGroupResponse]":
+    broker: Broker, connection: Connection, request: LeaveGroupRequest, version: int
+) -> LeaveGroupResponse | asyncio.Future[LeaveGroupResponse]:
     """Remove the members; a rebalance of the others follows."""
     if not request.group_id:
         return LeaveGroupResponse(0, errors.INVALID_GROUP_ID)

@@ -1,4 +1,10 @@
-"""SyncGroup (key 14), versions 0-5: the leader brings the assignments, everybody gets theirs."""
+"""SyncGroup (key 14), versions 0-5: the leader brings the assignments, everybody gets theirs.
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 has the instance id (KIP-345), 4 is
+flexible, 5 compares the protocol's type and name (KIP-559).
+"""
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -10,12 +16,12 @@ from millstream.protocol.messages.sync_group import SyncGroupRequest, SyncGroupR
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: SyncGroupRequest, version: int
-) -> "SyncGroupResponse | asyncio.Future[SyncGroupResponse]":
+    broker: Broker, connection: Connection, request: SyncGroupRequest, version: int
+) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
     """Give the event to the group; its answer comes now or when the leader has synced."""
     if not request.group_id:
         return SyncGroupResponse(0, errors.INVALID_GROUP_ID)

@@ -1,7 +1,12 @@
 """DescribeGroups (key 15), versions 0-6: state and members of classic groups; an unknown group is Dead.
 
 From version 6 an unknown group answers GROUP_ID_NOT_FOUND (KIP-1043).
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 tells the operations that are allowed
+(KIP-430), 4 instance ids (KIP-345), 5 is flexible, 6 has texts of errors and GROUP_ID_NOT_FOUND (KIP-1043).
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -17,14 +22,14 @@ from millstream.protocol.messages.describe_groups import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
 NOT_ASKED = -0x80000000
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeGroupsRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeGroupsRequest, version: int
 ) -> DescribeGroupsResponse:
     """One description per group asked for."""
     return DescribeGroupsResponse(
@@ -39,13 +44,13 @@ def handle(
 
 
 def group_operations(
-    connection: "Connection", group_id: str, request: "DescribeGroupsRequest | ConsumerGroupDescribeRequest"
+    connection: Connection, group_id: str, request: DescribeGroupsRequest | ConsumerGroupDescribeRequest
 ) -> int:
     """What the client may do with a group, if it asked."""
     return connection.operations(Resource.GROUP, group_id) if request.include_authorized_operations else NOT_ASKED
 
 
-def _describe(broker: "Broker", group_id: str, version: int, operations: int) -> DescribedGroup:
+def _describe(broker: Broker, group_id: str, version: int, operations: int) -> DescribedGroup:
     group = broker.groups.classic.find(group_id)
     if group is None and broker.groups.directory.offsets_only(group_id):
         return DescribedGroup(0, None, group_id, State.EMPTY, "", "", [], operations)

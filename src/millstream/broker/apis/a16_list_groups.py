@@ -1,4 +1,10 @@
-"""ListGroups (key 16), versions 0-5: every group with state and type; filters by state (4) and type (5)."""
+"""ListGroups (key 16), versions 0-5: every group with state and type; filters by state (4) and type (5).
+
+Version notes: 1 tells throttle times, 2 throttles after the answer (KIP-219), 3 is flexible, 4 filters by state
+(KIP-518), 5 by type (KIP-848).
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -7,10 +13,10 @@ from millstream.protocol.messages.list_groups import ListedGroup, ListGroupsRequ
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(broker: "Broker", connection: "Connection", request: ListGroupsRequest, version: int) -> ListGroupsResponse:
+def handle(broker: Broker, connection: Connection, request: ListGroupsRequest, version: int) -> ListGroupsResponse:
     """The groups that the filters let through."""
     states = {s.lower() for s in request.states_filter}
     types = {t.lower() for t in request.types_filter}

@@ -1,7 +1,11 @@
-"""SaslHandshake (key 17), versions 0-1: the client chooses a mechanism; see ``security/gate.py``.
+"""SaslHandshake (key 17), versions 0-1: the client chooses a mechanism; see `security/gate.py`.
 
 On a listener without SASL, or after authentication that does not have to be renewed (or was a second ago), ILLEGAL_SASL_STATE.
+
+Version notes: 0 is followed by bare tokens, 1 by SaslAuthenticate requests (KIP-152).
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -10,11 +14,11 @@ from millstream.protocol.messages.sasl_handshake import SaslHandshakeRequest, Sa
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: SaslHandshakeRequest, version: int
+    broker: Broker, connection: Connection, request: SaslHandshakeRequest, version: int
 ) -> SaslHandshakeResponse:
     """Whether the mechanism is enabled, and which are."""
     if connection.gate is None:

@@ -3,7 +3,13 @@
 Replication factor 1 or -1; a manual assignment may only name this broker. Validate-only checks everything and creates
 nothing. A name that differs from another only in . and _ is allowed, as it is in Kafka when metrics do not collide.
 Partitions count against controller_mutation_rate, also of what is only validated; strict from version 6 on.
+
+Version notes: 2 tells throttle times, 3 throttles after the answer (KIP-219), 4 takes -1 for partitions and factor
+(KIP-464), 5 is flexible and tells settings (KIP-525), 6 knows THROTTLING_QUOTA_EXCEEDED (KIP-599), 7 tells ids
+(KIP-516).
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -25,14 +31,12 @@ from millstream.protocol.messages.create_topics import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 STRICT = 6  # clients understand THROTTLING_QUOTA_EXCEEDED
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: CreateTopicsRequest, version: int
-) -> CreateTopicsResponse:
+def handle(broker: Broker, connection: Connection, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
     """One result per topic; a topic named twice is refused."""
     names = [topic.name for topic in request.topics]
     may_create = connection.may(Operation.CREATE, Resource.CLUSTER, CLUSTER)
@@ -60,7 +64,7 @@ def _failed(name: str, code: int, message: str) -> CreatableTopicResult:
 
 
 def _create(
-    connection: "Connection", wanted: CreatableTopic, validate_only: bool, mutations: Mutations
+    connection: Connection, wanted: CreatableTopic, validate_only: bool, mutations: Mutations
 ) -> CreatableTopicResult:
     broker = connection.broker
     check_name(wanted.name)

@@ -2,9 +2,14 @@
 
 Partitions count against controller_mutation_rate; strict from version 5 on.
 
-When a ``commit`` topic goes, that is on disk before the answer: another topic of the name must not be read from offsets of
+When a `commit` topic goes, that is on disk before the answer: another topic of the name must not be read from offsets of
 this one.
+
+Version notes: 2 throttles after the answer (KIP-219), 3 knows TOPIC_DELETION_DISABLED, 4 is flexible, 5 has texts of
+errors and THROTTLING_QUOTA_EXCEEDED (KIP-599), 6 names topics by id (KIP-516).
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -23,15 +28,15 @@ from millstream.protocol.messages.delete_topics import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Partition
 
 STRICT = 5  # clients understand THROTTLING_QUOTA_EXCEEDED
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DeleteTopicsRequest, version: int
-) -> "DeleteTopicsResponse | asyncio.Future[DeleteTopicsResponse]":
+    broker: Broker, connection: Connection, request: DeleteTopicsRequest, version: int
+) -> DeleteTopicsResponse | asyncio.Future[DeleteTopicsResponse]:
     """One result per topic."""
     wanted = request.topics if version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
     committed = broker.log.has_commit
@@ -42,7 +47,7 @@ def handle(
     return broker.flusher.answer(unsynced, response, _not_synced)
 
 
-def _not_synced(response: DeleteTopicsResponse, _: "dict[Partition, str]") -> DeleteTopicsResponse:
+def _not_synced(response: DeleteTopicsResponse, _: dict[Partition, str]) -> DeleteTopicsResponse:
     """The answer when the disk refused: the topic is gone, what was committed for it may come back."""
     for result in response.responses:
         if not result.error_code:
@@ -50,7 +55,7 @@ def _not_synced(response: DeleteTopicsResponse, _: "dict[Partition, str]") -> De
     return response
 
 
-def _delete(connection: "Connection", wanted: DeleteTopicState, mutations: Mutations) -> DeletableTopicResult:
+def _delete(connection: Connection, wanted: DeleteTopicState, mutations: Mutations) -> DeletableTopicResult:
     broker = connection.broker
     if wanted.name is not None:
         topic = broker.log.topics.get(wanted.name)

@@ -1,4 +1,9 @@
-"""DeleteRecords (key 21), versions 0-2: move a partition's start forward; -1 means up to the end."""
+"""DeleteRecords (key 21), versions 0-2: move a partition's start forward; -1 means up to the end.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible.
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -15,12 +20,12 @@ from millstream.protocol.messages.delete_records import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Topic
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DeleteRecordsRequest, version: int
+    broker: Broker, connection: Connection, request: DeleteRecordsRequest, version: int
 ) -> DeleteRecordsResponse:
     """The new start of each partition."""
     topics = []
@@ -35,7 +40,7 @@ def handle(
     return DeleteRecordsResponse(0, topics)
 
 
-def _delete(topic: "Topic | None", wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+def _delete(topic: Topic | None, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     index = wanted.partition_index
     if topic is None or not 0 <= index < len(topic.partitions):
         return DeleteRecordsPartitionResult(index, -1, errors.UNKNOWN_TOPIC_OR_PARTITION)

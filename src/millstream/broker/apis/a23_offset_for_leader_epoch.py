@@ -1,4 +1,9 @@
-"""OffsetForLeaderEpoch (key 23), versions 2-4: where a leader's epoch ended. There is one epoch, 0: it ends at the end."""
+"""OffsetForLeaderEpoch (key 23), versions 2-4: where a leader's epoch ended. There is one epoch, 0: it ends at the end.
+
+Version notes: 3 has a replica id, 4 is flexible.
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -14,12 +19,12 @@ from millstream.protocol.messages.offset_for_leader_epoch import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Topic
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: OffsetForLeaderEpochRequest, version: int
+    broker: Broker, connection: Connection, request: OffsetForLeaderEpochRequest, version: int
 ) -> OffsetForLeaderEpochResponse:
     """The end offset for epoch 0, unknown for any other."""
     topics = []
@@ -33,7 +38,7 @@ def handle(
     return OffsetForLeaderEpochResponse(0, topics)
 
 
-def _end(topic: "Topic | None", wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end(topic: Topic | None, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     index = wanted.partition
     if topic is None or not 0 <= index < len(topic.partitions):
         return EpochEndOffset(errors.UNKNOWN_TOPIC_OR_PARTITION, index)

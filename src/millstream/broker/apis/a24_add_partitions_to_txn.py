@@ -2,8 +2,13 @@
 
 Clients send versions 0-3, one transaction each; from version 4 on it is batched, and may only verify (brokers among
 themselves). If one partition is unknown nothing is added: the others answer OPERATION_NOT_ATTEMPTED. For partitions of
-``commit`` topics the answer waits for the disk.
+`commit` topics the answer waits for the disk.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 knows PRODUCER_FENCED (KIP-588), 3 is flexible, 4 has several
+transactions and only verifies (KIP-890), 5 knows TRANSACTION_ABORTABLE.
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -22,13 +27,13 @@ from millstream.protocol.messages.add_partitions_to_txn import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Partition
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: AddPartitionsToTxnRequest, version: int
-) -> "AddPartitionsToTxnResponse | asyncio.Future[AddPartitionsToTxnResponse]":
+    broker: Broker, connection: Connection, request: AddPartitionsToTxnRequest, version: int
+) -> AddPartitionsToTxnResponse | asyncio.Future[AddPartitionsToTxnResponse]:
     """One result per partition."""
     unsynced: list[Partition] = []
     if version >= 4:
@@ -52,7 +57,7 @@ def handle(
     return broker.flusher.answer(unsynced, response, _not_synced)
 
 
-def _not_synced(response: AddPartitionsToTxnResponse, _: "dict[Partition, str]") -> AddPartitionsToTxnResponse:
+def _not_synced(response: AddPartitionsToTxnResponse, _: dict[Partition, str]) -> AddPartitionsToTxnResponse:
     """The answer when the disk refused: nothing that was added counts."""
     added = [topic for result in response.results_by_transaction for topic in result.topic_results]
     for topic in [*added, *response.results_by_topic_v3_and_below]:
@@ -62,15 +67,15 @@ def _not_synced(response: AddPartitionsToTxnResponse, _: "dict[Partition, str]")
 
 
 def _add(
-    broker: "Broker",
+    broker: Broker,
     wanted: AddPartitionsToTxnTransaction,
     version: int,
-    unsynced: "list[Partition]",
-    client: "Connection | None" = None,
+    unsynced: list[Partition],
+    client: Connection | None = None,
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """``client``: whose rights to check; brokers, who ask with version 4, have checked them.
+    """`client`: whose rights to check; brokers, who ask with version 4, have checked them.
 
-    What must be on disk before the answer goes to ``unsynced``.
+    What must be on disk before the answer goes to `unsynced`.
     """
     forbidden = client is not None and not client.may(
         Operation.WRITE, Resource.TRANSACTIONAL_ID, wanted.transactional_id

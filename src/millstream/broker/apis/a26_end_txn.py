@@ -1,7 +1,12 @@
 """EndTxn (key 26), versions 0-5: commit or abort. From version 5 each end raises the producer's epoch (KIP-890).
 
-Answered when the markers are written; for a transaction that touches a ``commit`` topic when they are synced.
+Answered when the markers are written; for a transaction that touches a `commit` topic when they are synced.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 knows PRODUCER_FENCED (KIP-588), 3 is flexible, 4 knows
+TRANSACTION_ABORTABLE (KIP-890), 5 answers with the raised epoch.
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -13,12 +18,12 @@ from millstream.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: EndTxnRequest, version: int
-) -> "EndTxnResponse | asyncio.Future[EndTxnResponse]":
+    broker: Broker, connection: Connection, request: EndTxnRequest, version: int
+) -> EndTxnResponse | asyncio.Future[EndTxnResponse]:
     """Decide the end and write the markers."""
     if not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
         return EndTxnResponse(0, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

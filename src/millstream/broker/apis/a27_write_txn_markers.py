@@ -2,8 +2,12 @@
 
 Kafka's coordinators send it to other brokers; here it only comes from an administrator who aborts a hanging transaction
 (kafka-transactions.sh abort). Only aborts are taken: a commit belongs to the coordinator, which writes its own markers.
-In ``commit`` topics, and in the offsets topic while there are any, it is answered when it is on disk.
+In `commit` topics, and in the offsets topic while there are any, it is answered when it is on disk.
+
+Version notes: 1 is flexible, 2 tells the version of the transaction (KIP-1228).
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -24,13 +28,13 @@ from millstream.protocol.records import build_marker
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Partition
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: WriteTxnMarkersRequest, version: int
-) -> "WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]":
+    broker: Broker, connection: Connection, request: WriteTxnMarkersRequest, version: int
+) -> WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]:
     """One result per partition."""
     allowed = connection.may(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER) or connection.may(
         Operation.ALTER, Resource.CLUSTER, CLUSTER
@@ -58,7 +62,7 @@ def handle(
     return broker.flusher.answer(unsynced, response, _not_synced)
 
 
-def _not_synced(response: WriteTxnMarkersResponse, failed: "dict[Partition, str]") -> WriteTxnMarkersResponse:
+def _not_synced(response: WriteTxnMarkersResponse, failed: dict[Partition, str]) -> WriteTxnMarkersResponse:
     bad = {(partition.topic.name, partition.index) for partition in failed}
     for marker in response.markers:
         for topic in marker.topics:
@@ -68,7 +72,7 @@ def _not_synced(response: WriteTxnMarkersResponse, failed: "dict[Partition, str]
     return response
 
 
-def _write(broker: "Broker", marker: WritableTxnMarker, name: str, index: int, unsynced: "list[Partition]") -> int:
+def _write(broker: Broker, marker: WritableTxnMarker, name: str, index: int, unsynced: list[Partition]) -> int:
     topic = broker.log.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return errors.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,9 +1,15 @@
 """TxnOffsetCommit (key 28), versions 0-6: offsets that count when the producer's transaction commits.
 
 Versions 0-2 name no member (KIP-447 came with 3). From version 5 the group joins the transaction by this request;
-version 6 names topics by id and knows STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND. For ``commit`` topics the group's being in
+version 6 names topics by id and knows STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND. For `commit` topics the group's being in
 the transaction is synced before the offsets are stored, and they before the answer.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 has the leader epoch (KIP-320), 3 is flexible and names the
+member (KIP-447), 4 knows TRANSACTION_ABORTABLE (KIP-890), 5 joins the group to the transaction, 6 names topics by id
+(KIP-1319).
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -24,7 +30,7 @@ from millstream.protocol.messages.txn_offset_commit import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Topic
 
 Known = tuple["Topic", TxnOffsetCommitRequestPartition, TxnOffsetCommitResponsePartition]
@@ -32,8 +38,8 @@ BY_ID = 6
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: TxnOffsetCommitRequest, version: int
-) -> "TxnOffsetCommitResponse | asyncio.Future[TxnOffsetCommitResponse]":
+    broker: Broker, connection: Connection, request: TxnOffsetCommitRequest, version: int
+) -> TxnOffsetCommitResponse | asyncio.Future[TxnOffsetCommitResponse]:
     """Check producer and member, store inside the transaction, answer per partition."""
     forbidden = 0
     if not connection.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
@@ -71,8 +77,8 @@ def handle(
 
 
 async def _later(
-    broker: "Broker",
-    connection: "Connection",
+    broker: Broker,
+    connection: Connection,
     request: TxnOffsetCommitRequest,
     version: int,
     response: TxnOffsetCommitResponse,
@@ -87,7 +93,7 @@ async def _later(
     return await answer if isinstance(answer, asyncio.Future) else answer
 
 
-def _store(broker: "Broker", request: TxnOffsetCommitRequest, known: list[Known], error: int) -> None:
+def _store(broker: Broker, request: TxnOffsetCommitRequest, known: list[Known], error: int) -> None:
     """Store what may be stored, and put the others' errors into their results."""
     longest = broker.settings.integer("offset.metadata.max.bytes")
     now = broker.now_ms()
@@ -109,7 +115,7 @@ def _store(broker: "Broker", request: TxnOffsetCommitRequest, known: list[Known]
             result.error_code = result.error_code or error
 
 
-def _check(broker: "Broker", request: TxnOffsetCommitRequest, version: int, known: list[Known]) -> int:
+def _check(broker: Broker, request: TxnOffsetCommitRequest, version: int, known: list[Known]) -> int:
     """The producer first, then the member, as Kafka (GroupCoordinatorService.commitTransactionalOffsets)."""
     if not request.group_id:
         return errors.INVALID_GROUP_ID

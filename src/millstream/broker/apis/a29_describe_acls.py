@@ -1,7 +1,11 @@
-"""DescribeAcls (key 29), versions 1-3: the access control lists that a filter finds; see ``security/acls.py``.
+"""DescribeAcls (key 29), versions 1-3: the access control lists that a filter finds; see `security/acls.py`.
 
 Without an authorizer (authorizer.class.name) SECURITY_DISABLED, as in Kafka.
+
+Version notes: 1 has pattern types (KIP-290), 2 is flexible, 3 knows users as resources (KIP-373).
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -16,14 +20,12 @@ from millstream.protocol.messages.describe_acls import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 NO_AUTHORIZER = "No Authorizer is configured."
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: DescribeAclsRequest, version: int
-) -> DescribeAclsResponse:
+def handle(broker: Broker, connection: Connection, request: DescribeAclsRequest, version: int) -> DescribeAclsResponse:
     """The entries, by resource pattern."""
     if broker.authorizer is None:
         return DescribeAclsResponse(0, errors.SECURITY_DISABLED, NO_AUTHORIZER)

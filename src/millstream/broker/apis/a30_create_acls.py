@@ -1,4 +1,9 @@
-"""CreateAcls (key 30), versions 1-3: add access control lists; one that is there already is no error."""
+"""CreateAcls (key 30), versions 1-3: add access control lists; one that is there already is no error.
+
+Version notes: 1 has pattern types (KIP-290), 2 is flexible, 3 knows users as resources (KIP-373).
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -10,10 +15,10 @@ from millstream.protocol.messages.create_acls import AclCreationResult, CreateAc
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(broker: "Broker", connection: "Connection", request: CreateAclsRequest, version: int) -> CreateAclsResponse:
+def handle(broker: Broker, connection: Connection, request: CreateAclsRequest, version: int) -> CreateAclsResponse:
     """One result per entry."""
     refusal = None
     if broker.authorizer is None:

@@ -1,4 +1,9 @@
-"""DeleteAcls (key 31), versions 1-3: remove the access control lists that filters find, and say which they were."""
+"""DeleteAcls (key 31), versions 1-3: remove the access control lists that filters find, and say which they were.
+
+Version notes: 1 has pattern types (KIP-290), 2 is flexible, 3 knows users as resources (KIP-373).
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -16,10 +21,10 @@ from millstream.protocol.messages.delete_acls import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(broker: "Broker", connection: "Connection", request: DeleteAclsRequest, version: int) -> DeleteAclsResponse:
+def handle(broker: Broker, connection: Connection, request: DeleteAclsRequest, version: int) -> DeleteAclsResponse:
     """One result per filter."""
     refusal: tuple[int, str] | None = None
     if broker.authorizer is None:

@@ -1,11 +1,16 @@
 """DescribeConfigs (key 32), versions 1-4: settings of topics, of the broker and of groups, with their source and type.
 
 Topics: every setting that Kafka has for topics; those without effect on one machine are listed too, so that tools work;
-of a topic whose ``millstream.overload`` is not ``buffer`` the counters of loss and waiting, read-only.
+of a topic whose `millstream.overload` is not `buffer` the counters of loss and waiting, read-only.
 Broker: the settings in effect, read-only where they can only be given at start; without a number what Kafka calls the
 default of the cluster, of which only what was changed. Gaps: no broker loggers, no documentation texts; client metrics
 have no settings.
+
+Version notes: 1 tells sources and synonyms (KIP-226), 2 throttles after the answer (KIP-219), 3 tells types and
+documentation (KIP-569), 4 is flexible.
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -28,7 +33,7 @@ from millstream.protocol.messages.describe_configs import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Topic
 
 # The error without the right to see (or change) the settings of a resource, and the kind of resource that has the right.
@@ -43,19 +48,19 @@ GROUP_CONFIG = 8
 TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
-def denied(connection: "Connection", operation: Operation, resource_type: int, name: str) -> int:
+def denied(connection: Connection, operation: Operation, resource_type: int, name: str) -> int:
     """The error of a client that lacks the right to see (or change) a resource's settings; 0 when it has it."""
     code, kind = _RIGHTS.get(resource_type, _RIGHTS[BROKER])
     return 0 if connection.may(operation, kind, CLUSTER if kind == Resource.CLUSTER else name) else code
 
 
-def source_of(broker: "Broker", config: TopicConfig, name: str) -> int:
+def source_of(broker: Broker, config: TopicConfig, name: str) -> int:
     """Where a topic's setting comes from, in Kafka's numbers."""
     return next((each.source for each in _of_topic(broker, config, name)), DEFAULT_CONFIG)
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeConfigsRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeConfigsRequest, version: int
 ) -> DescribeConfigsResponse:
     """One result per resource."""
     results = []
@@ -75,9 +80,7 @@ def handle(
     return DescribeConfigsResponse(0, results)
 
 
-def _configs(
-    broker: "Broker", resource: DescribeConfigsResource, synonyms: bool
-) -> list[DescribeConfigsResourceResult]:
+def _configs(broker: Broker, resource: DescribeConfigsResource, synonyms: bool) -> list[DescribeConfigsResourceResult]:
     if resource.resource_type == TOPIC:
         topic = broker.log.topics.get(resource.resource_name)
         if topic is None:
@@ -96,7 +99,7 @@ def _configs(
     raise Refused(errors.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
 
 
-def _topic_setting(broker: "Broker", config: TopicConfig, name: str, synonyms: bool) -> DescribeConfigsResourceResult:
+def _topic_setting(broker: Broker, config: TopicConfig, name: str, synonyms: bool) -> DescribeConfigsResourceResult:
     setting = SETTINGS[name]
     others = _of_topic(broker, config, name)
     source = others[0].source if others else DEFAULT_CONFIG
@@ -104,14 +107,14 @@ def _topic_setting(broker: "Broker", config: TopicConfig, name: str, synonyms: b
     return DescribeConfigsResourceResult(name, config.get(name), False, source, False, shown, TYPES[setting.kind], None)
 
 
-def _of_topic(broker: "Broker", config: TopicConfig, name: str) -> list[DescribeConfigsSynonym]:
+def _of_topic(broker: Broker, config: TopicConfig, name: str) -> list[DescribeConfigsSynonym]:
     """All that a topic and the broker have been given for a topic's setting, what is in effect first."""
     found = [DescribeConfigsSynonym(name, config.overrides[name], TOPIC_CONFIG)] if name in config.overrides else []
     synonym = SETTINGS[name].synonym
     return found + _of_broker(broker, synonym) if synonym is not None else found
 
 
-def _of_broker(broker: "Broker", name: str) -> list[DescribeConfigsSynonym]:
+def _of_broker(broker: Broker, name: str) -> list[DescribeConfigsSynonym]:
     """All that the broker has been given for one of its settings, what is in effect first, the default last."""
     dynamic = broker.dynamic
     found = [
@@ -126,7 +129,7 @@ def _of_broker(broker: "Broker", name: str) -> list[DescribeConfigsSynonym]:
     return [*found, DescribeConfigsSynonym(name, broker.settings.default(name), DEFAULT_CONFIG)]
 
 
-def _group_setting(broker: "Broker", group_id: str, name: str, synonyms: bool) -> DescribeConfigsResourceResult:
+def _group_setting(broker: Broker, group_id: str, name: str, synonyms: bool) -> DescribeConfigsResourceResult:
     others = _of_broker(broker, GROUP_SETTINGS[name].synonym)
     if (given := broker.dynamic.groups.get(group_id, {}).get(name)) is not None:
         others.insert(0, DescribeConfigsSynonym(name, given, GROUP_CONFIG))
@@ -136,7 +139,7 @@ def _group_setting(broker: "Broker", group_id: str, name: str, synonyms: bool) -
     )
 
 
-def _counters(topic: "Topic") -> list[DescribeConfigsResourceResult]:
+def _counters(topic: Topic) -> list[DescribeConfigsResourceResult]:
     """What a topic's overload policy has cost, as read-only settings: every client and tool can show those."""
     return [
         DescribeConfigsResourceResult(
@@ -153,7 +156,7 @@ def _counters(topic: "Topic") -> list[DescribeConfigsResourceResult]:
     ]
 
 
-def _broker_settings(broker: "Broker", synonyms: bool) -> list[DescribeConfigsResourceResult]:
+def _broker_settings(broker: Broker, synonyms: bool) -> list[DescribeConfigsResourceResult]:
     bound = ",".join(f"{each.protocol}://{each.address}" for each in broker.listeners)
     told = ",".join(f"{each.protocol}://{each.host}:{each.port}" for each in broker.listeners)
     here = {"listeners": bound, "advertised.listeners": told, "log.dirs": str(broker.log.folder.absolute())}
@@ -168,7 +171,7 @@ def _here(name: str, value: str) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(name, value, True, STATIC_BROKER_CONFIG, False, [], TYPES["list"], None)
 
 
-def _broker_setting(broker: "Broker", name: str, synonyms: bool) -> DescribeConfigsResourceResult:
+def _broker_setting(broker: Broker, name: str, synonyms: bool) -> DescribeConfigsResourceResult:
     kind = broker.settings.kind(name)
     others = _of_broker(broker, name)
     secret = kind == "password"
@@ -184,7 +187,7 @@ def _broker_setting(broker: "Broker", name: str, synonyms: bool) -> DescribeConf
     )
 
 
-def _cluster_defaults(broker: "Broker", synonyms: bool) -> list[DescribeConfigsResourceResult]:
+def _cluster_defaults(broker: Broker, synonyms: bool) -> list[DescribeConfigsResourceResult]:
     """What was changed for all brokers."""
     return [
         DescribeConfigsResourceResult(

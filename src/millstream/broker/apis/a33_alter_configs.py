@@ -1,4 +1,9 @@
-"""AlterConfigs (key 33), versions 0-2: replace all that a topic, the broker or a group has been given (deprecated: key 44)."""
+"""AlterConfigs (key 33), versions 0-2: replace all that a topic, the broker or a group has been given (deprecated: key 44).
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible.
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -16,12 +21,10 @@ from millstream.protocol.messages.alter_configs import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: AlterConfigsRequest, version: int
-) -> AlterConfigsResponse:
+def handle(broker: Broker, connection: Connection, request: AlterConfigsRequest, version: int) -> AlterConfigsResponse:
     """One result per resource."""
     responses = []
     for resource in request.resources:
@@ -33,7 +36,7 @@ def handle(
     return AlterConfigsResponse(0, responses)
 
 
-def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool) -> tuple[int, str | None]:
+def _alter(broker: Broker, resource: AlterConfigsResource, validate_only: bool) -> tuple[int, str | None]:
     names = [config.name for config in resource.configs]
     if len(set(names)) != len(names):
         return errors.INVALID_REQUEST, "Error due to duplicate config keys"

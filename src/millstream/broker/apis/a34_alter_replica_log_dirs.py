@@ -1,4 +1,9 @@
-"""AlterReplicaLogDirs (key 34), versions 1-2: there is one folder; moving a partition there changes nothing."""
+"""AlterReplicaLogDirs (key 34), versions 1-2: there is one folder; moving a partition there changes nothing.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible.
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -13,11 +18,11 @@ from millstream.protocol.messages.alter_replica_log_dirs import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: AlterReplicaLogDirsRequest, version: int
+    broker: Broker, connection: Connection, request: AlterReplicaLogDirsRequest, version: int
 ) -> AlterReplicaLogDirsResponse:
     """LOG_DIR_NOT_FOUND for any other folder."""
     ours = str(broker.log.folder.absolute())

@@ -1,4 +1,10 @@
-"""DescribeLogDirs (key 35), versions 1-5: the one folder, the sizes of its partitions and of its disk."""
+"""DescribeLogDirs (key 35), versions 1-5: the one folder, the sizes of its partitions and of its disk.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible, 3 has an error of its own, 4 tells the disk's
+bytes (KIP-827), 5 whether the folder is cordoned.
+"""
+
+from __future__ import annotations
 
 import shutil
 from typing import TYPE_CHECKING
@@ -15,11 +21,11 @@ from millstream.protocol.messages.describe_log_dirs import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeLogDirsRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeLogDirsRequest, version: int
 ) -> DescribeLogDirsResponse:
     """Sizes of the partitions asked for, or of all."""
     if not connection.may(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER):

@@ -1,7 +1,11 @@
 """CreatePartitions (key 37), versions 0-3: add empty partitions to a topic.
 
 They count against controller_mutation_rate; strict from version 3 on.
+
+Version notes: 1 throttles after the answer (KIP-219), 2 is flexible, 3 knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -20,13 +24,13 @@ from millstream.protocol.messages.create_partitions import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 STRICT = 3  # clients understand THROTTLING_QUOTA_EXCEEDED
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: CreatePartitionsRequest, version: int
+    broker: Broker, connection: Connection, request: CreatePartitionsRequest, version: int
 ) -> CreatePartitionsResponse:
     """One result per topic."""
     names = [wanted.name for wanted in request.topics]
@@ -51,7 +55,7 @@ def handle(
     return response
 
 
-def _grow(broker: "Broker", wanted: CreatePartitionsTopic, validate_only: bool, mutations: Mutations) -> None:
+def _grow(broker: Broker, wanted: CreatePartitionsTopic, validate_only: bool, mutations: Mutations) -> None:
     topic = broker.log.topics.get(wanted.name)
     if topic is None:
         raise Refused(errors.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")

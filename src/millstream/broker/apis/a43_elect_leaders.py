@@ -1,4 +1,9 @@
-"""ElectLeaders (key 43), versions 0-2: one broker leads for ever, so no election is ever needed."""
+"""ElectLeaders (key 43), versions 0-2: one broker leads for ever, so no election is ever needed.
+
+Version notes: 1 has kinds of elections and an error of its own (KIP-460), 2 is flexible.
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -13,12 +18,10 @@ from millstream.protocol.messages.elect_leaders import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
-def handle(
-    broker: "Broker", connection: "Connection", request: ElectLeadersRequest, version: int
-) -> ElectLeadersResponse:
+def handle(broker: Broker, connection: Connection, request: ElectLeadersRequest, version: int) -> ElectLeadersResponse:
     """ELECTION_NOT_NEEDED for each partition asked for; nothing when all were."""
     if not connection.may(Operation.ALTER, Resource.CLUSTER, CLUSTER):
         return ElectLeadersResponse(0, errors.CLUSTER_AUTHORIZATION_FAILED, [])

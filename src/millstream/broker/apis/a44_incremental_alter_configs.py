@@ -2,7 +2,11 @@
 
 Of topics, of the broker (those that Kafka lets change while it runs) and of groups. Gaps: log levels; client metrics are
 not collected.
+
+Version notes: 1 is flexible.
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -21,13 +25,13 @@ from millstream.protocol.messages.incremental_alter_configs import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: IncrementalAlterConfigsRequest, version: int
+    broker: Broker, connection: Connection, request: IncrementalAlterConfigsRequest, version: int
 ) -> IncrementalAlterConfigsResponse:
     """One result per resource."""
     responses = []
@@ -40,7 +44,7 @@ def handle(
     return IncrementalAlterConfigsResponse(0, responses)
 
 
-def _alter(broker: "Broker", resource: AlterConfigsResource, validate_only: bool) -> tuple[int, str | None]:
+def _alter(broker: Broker, resource: AlterConfigsResource, validate_only: bool) -> tuple[int, str | None]:
     names = [config.name for config in resource.configs]
     if len(set(names)) != len(names):
         return errors.INVALID_REQUEST, "Error due to duplicate config keys"

@@ -1,4 +1,9 @@
-"""AlterPartitionReassignments (key 45), versions 0-1: the only possible place is this broker; going there changes nothing."""
+"""AlterPartitionReassignments (key 45), versions 0-1: the only possible place is this broker; going there changes nothing.
+
+Version notes: 1 says whether the replication factor may change.
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -14,11 +19,11 @@ from millstream.protocol.messages.alter_partition_reassignments import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: AlterPartitionReassignmentsRequest, version: int
+    broker: Broker, connection: Connection, request: AlterPartitionReassignmentsRequest, version: int
 ) -> AlterPartitionReassignmentsResponse:
     """One result per partition."""
     if not connection.may(Operation.ALTER, Resource.CLUSTER, CLUSTER):

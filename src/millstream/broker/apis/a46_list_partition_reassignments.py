@@ -1,5 +1,7 @@
 """ListPartitionReassignments (key 46), version 0: none is ever under way."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
@@ -11,11 +13,11 @@ from millstream.protocol.messages.list_partition_reassignments import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ListPartitionReassignmentsRequest, version: int
+    broker: Broker, connection: Connection, request: ListPartitionReassignmentsRequest, version: int
 ) -> ListPartitionReassignmentsResponse:
     """An empty list."""
     if not connection.may(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER):

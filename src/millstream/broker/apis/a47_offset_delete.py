@@ -1,7 +1,9 @@
 """OffsetDelete (key 47), version 0: remove committed offsets of topics that the group does not subscribe to now.
 
-While any topic is ``commit`` the answer waits until the removal is on disk.
+While any topic is `commit` the answer waits until the removal is on disk.
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -17,12 +19,12 @@ from millstream.protocol.messages.offset_delete import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: OffsetDeleteRequest, version: int
-) -> "OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]":
+    broker: Broker, connection: Connection, request: OffsetDeleteRequest, version: int
+) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
     """One result per partition."""
     if not connection.may(Operation.DELETE, Resource.GROUP, request.group_id):
         return OffsetDeleteResponse(errors.GROUP_AUTHORIZATION_FAILED)

@@ -1,4 +1,9 @@
-"""DescribeClientQuotas (key 48), versions 0-1: the quotas of users, client ids and IP addresses that a filter finds."""
+"""DescribeClientQuotas (key 48), versions 0-1: the quotas of users, client ids and IP addresses that a filter finds.
+
+Version notes: 1 is flexible.
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -16,13 +21,13 @@ from millstream.protocol.messages.describe_client_quotas import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 EXACT, DEFAULT, SPECIFIED = range(3)
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeClientQuotasRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeClientQuotasRequest, version: int
 ) -> DescribeClientQuotasResponse:
     """The entities with their limits."""
     if not connection.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER):

@@ -2,7 +2,11 @@
 
 producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; of an IP address
 connection_creation_rate. Gap: names of hosts instead of addresses are refused with INVALID_REQUEST.
+
+Version notes: 1 is flexible.
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -20,13 +24,13 @@ from millstream.protocol.messages.alter_client_quotas import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 Changed = dict[Entity, dict[str, float]]
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: AlterClientQuotasRequest, version: int
+    broker: Broker, connection: Connection, request: AlterClientQuotasRequest, version: int
 ) -> AlterClientQuotasResponse:
     """One result per entity."""
     allowed = connection.may(Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER)

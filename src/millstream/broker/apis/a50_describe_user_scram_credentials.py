@@ -1,5 +1,7 @@
 """DescribeUserScramCredentials (key 50), version 0: which users have which SCRAM keys; never the keys."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import CLUSTER, Operation, Resource
@@ -14,11 +16,11 @@ from millstream.protocol.messages.describe_user_scram_credentials import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeUserScramCredentialsRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeUserScramCredentialsRequest, version: int
 ) -> DescribeUserScramCredentialsResponse:
     """One result per user asked for; none asked for: all."""
     if not connection.may(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER):
@@ -30,7 +32,7 @@ def handle(
     )
 
 
-def _describe(broker: "Broker", name: str, twice: bool) -> DescribeUserScramCredentialsResult:
+def _describe(broker: Broker, name: str, twice: bool) -> DescribeUserScramCredentialsResult:
     if twice:
         text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         return DescribeUserScramCredentialsResult(name, errors.DUPLICATE_RESOURCE, text)

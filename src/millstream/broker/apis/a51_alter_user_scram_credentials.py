@@ -4,6 +4,8 @@ The client sends a salted password, not the password; only the keys made of it a
 authenticated already stay, as in Kafka.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security import users
@@ -18,11 +20,11 @@ from millstream.protocol.messages.alter_user_scram_credentials import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: AlterUserScramCredentialsRequest, version: int
+    broker: Broker, connection: Connection, request: AlterUserScramCredentialsRequest, version: int
 ) -> AlterUserScramCredentialsResponse:
     """One result per user."""
     names = [deletion.name for deletion in request.deletions] + [upsertion.name for upsertion in request.upsertions]

@@ -1,4 +1,9 @@
-"""DescribeQuorum (key 55), versions 0-2: tools ask for it to see the controllers; this broker is its own, the only voter."""
+"""DescribeQuorum (key 55), versions 0-2: tools ask for it to see the controllers; this broker is its own, the only voter.
+
+Version notes: 1 tells times of fetches (KIP-836), 2 texts of errors, nodes and folders (KIP-853).
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -16,13 +21,13 @@ from millstream.protocol.messages.describe_quorum import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 METADATA_TOPIC = "__cluster_metadata"
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeQuorumRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeQuorumRequest, version: int
 ) -> DescribeQuorumResponse:
     """One voter, for the metadata topic only."""
     if not connection.may(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER):

@@ -1,7 +1,11 @@
 """DescribeCluster (key 60), versions 0-2: this broker and the cluster's id.
 
 Asked for controllers (endpoint type 2) it answers MISMATCHED_ENDPOINT_TYPE, as a Kafka broker does.
+
+Version notes: 1 asks for brokers or controllers (KIP-919), 2 for fenced brokers too (KIP-1073).
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -16,13 +20,13 @@ from millstream.protocol.messages.describe_cluster import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 BROKERS = 1
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeClusterRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeClusterRequest, version: int
 ) -> DescribeClusterResponse:
     """One broker, which is the controller too."""
     if request.endpoint_type != BROKERS:

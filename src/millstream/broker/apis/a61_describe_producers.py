@@ -1,5 +1,7 @@
 """DescribeProducers (key 61), version 0: idempotent and transactional producers that a partition knows."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -14,12 +16,12 @@ from millstream.protocol.messages.describe_producers import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
     from millstream.log import Topic
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeProducersRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeProducersRequest, version: int
 ) -> DescribeProducersResponse:
     """Producers per partition."""
     topics = []
@@ -39,7 +41,7 @@ def handle(
     return DescribeProducersResponse(0, topics)
 
 
-def _describe(topic: "Topic | None", index: int) -> PartitionResponse:
+def _describe(topic: Topic | None, index: int) -> PartitionResponse:
     if topic is None or not 0 <= index < len(topic.partitions):
         return PartitionResponse(
             index, errors.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."

@@ -1,5 +1,7 @@
 """DescribeTransactions (key 65), version 0: state, producer and partitions of transactional ids."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.security.acls import Operation, Resource
@@ -13,17 +15,17 @@ from millstream.protocol.messages.describe_transactions import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeTransactionsRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeTransactionsRequest, version: int
 ) -> DescribeTransactionsResponse:
     """One description per id."""
     return DescribeTransactionsResponse(0, [_describe(connection, each) for each in request.transactional_ids])
 
 
-def _describe(connection: "Connection", transactional_id: str) -> TransactionState:
+def _describe(connection: Connection, transactional_id: str) -> TransactionState:
     broker = connection.broker
     if not connection.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, transactional_id):
         return TransactionState(errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, transactional_id)

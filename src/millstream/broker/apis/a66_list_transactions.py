@@ -1,4 +1,9 @@
-"""ListTransactions (key 66), versions 0-2: transactional ids by state, producer, age (1) and pattern (2)."""
+"""ListTransactions (key 66), versions 0-2: transactional ids by state, producer, age (1) and pattern (2).
+
+Version notes: 1 filters by age (KIP-994), 2 by pattern (KIP-1152).
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -14,11 +19,11 @@ from millstream.protocol.messages.list_transactions import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ListTransactionsRequest, version: int
+    broker: Broker, connection: Connection, request: ListTransactionsRequest, version: int
 ) -> ListTransactionsResponse:
     """The ids that all filters let through."""
     titles = {state.title for state in State}

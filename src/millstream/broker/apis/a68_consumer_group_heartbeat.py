@@ -2,9 +2,14 @@
 
 Join (epoch 0), live, leave (-1; -2: a static member, for a while). From version 1 the client makes its member id and may
 subscribe by a regular expression, matched over all topics. Assignors: uniform (default) and range.
-Gaps: a group changes between the classic and the new protocol only while it has no members; racks are not considered
-(there is one broker); regular expressions that could take long to match are refused (``broker/patterns.py``).
+A group whose members speak the classic protocol becomes one of the new protocol by the first member that sends this request,
+as far as `group.consumer.migration.policy` allows. Gaps: racks are not considered (there is one broker); regular expressions
+that could take long to match are refused (`broker/patterns.py`).
+
+Version notes: 1 may subscribe by a regular expression, and has the client make its member id (KIP-1082).
 """
+
+from __future__ import annotations
 
 import asyncio
 import uuid
@@ -24,12 +29,12 @@ from millstream.protocol.messages.consumer_group_heartbeat import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ConsumerGroupHeartbeatRequest, version: int
-) -> "ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]":
+    broker: Broker, connection: Connection, request: ConsumerGroupHeartbeatRequest, version: int
+) -> ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]:
     """Check the request's form, give it to the group."""
     if not connection.may(Operation.READ, Resource.GROUP, request.group_id):
         return ConsumerGroupHeartbeatResponse(0, errors.GROUP_AUTHORIZATION_FAILED)

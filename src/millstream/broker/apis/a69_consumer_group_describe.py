@@ -1,4 +1,9 @@
-"""ConsumerGroupDescribe (key 69), versions 0-1: epochs, members and assignments of groups of the new protocol."""
+"""ConsumerGroupDescribe (key 69), versions 0-1: epochs, members and assignments of groups of the new protocol.
+
+Version notes: 1 tells the type of each member (KIP-1099).
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -17,13 +22,13 @@ from millstream.protocol.messages.consumer_group_describe import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ConsumerGroupDescribeRequest, version: int
+    broker: Broker, connection: Connection, request: ConsumerGroupDescribeRequest, version: int
 ) -> ConsumerGroupDescribeResponse:
     """One description per group."""
     described = []
@@ -43,7 +48,7 @@ def handle(
     return ConsumerGroupDescribeResponse(0, described)
 
 
-def _describe(broker: "Broker", group_id: str, version: int, operations: int) -> DescribedGroup:
+def _describe(broker: Broker, group_id: str, version: int, operations: int) -> DescribedGroup:
     group = broker.groups.consumer.find(group_id)
     if group is None:
         text = (
@@ -62,7 +67,7 @@ def _describe(broker: "Broker", group_id: str, version: int, operations: int) ->
             m.client_host,
             sorted(m.topics),
             m.regex,
-            _assignment(broker, m.assigned),
+            _assignment(broker, m.held),
             _assignment(broker, group.target.get(m.id, {})),
             (CONSUMER_MEMBER if m.classic is None else CLASSIC_MEMBER) if version >= 1 else -1,
         )
@@ -73,7 +78,7 @@ def _describe(broker: "Broker", group_id: str, version: int, operations: int) ->
     )
 
 
-def _assignment(broker: "Broker", partitions: Partitions) -> Assignment:
+def _assignment(broker: Broker, partitions: Partitions) -> Assignment:
     found = []
     for topic_id, indexes in partitions.items():
         topic = broker.topic_by_id(topic_id)

@@ -1,4 +1,9 @@
-"""ListConfigResources (key 74), versions 0-1: what has settings: topics, the broker, and groups that were given some."""
+"""ListConfigResources (key 74), versions 0-1: what has settings: topics, the broker, and groups that were given some.
+
+Version notes: 0 lists client metrics only, 1 what it is asked for (KIP-1142).
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -13,13 +18,13 @@ from millstream.protocol.messages.list_config_resources import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 KNOWN = {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: ListConfigResourcesRequest, version: int
+    broker: Broker, connection: Connection, request: ListConfigResourcesRequest, version: int
 ) -> ListConfigResourcesResponse:
     """The resources of the types asked for (none: all; version 0: client metrics)."""
     if not connection.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER):

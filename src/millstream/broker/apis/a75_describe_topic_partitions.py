@@ -1,5 +1,7 @@
 """DescribeTopicPartitions (key 75), version 0: topics in name order, in pages that a cursor continues."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from millstream.broker.refused import Refused
@@ -16,14 +18,14 @@ from millstream.protocol.messages.describe_topic_partitions import (
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 # Partitions in one page, whatever the client asks for (Kafka: max.request.partition.size.limit).
 MAX_PAGE = 2000
 
 
 def handle(
-    broker: "Broker", connection: "Connection", request: DescribeTopicPartitionsRequest, version: int
+    broker: Broker, connection: Connection, request: DescribeTopicPartitionsRequest, version: int
 ) -> DescribeTopicPartitionsResponse:
     """The next page."""
     cursor = request.cursor

@@ -1,8 +1,10 @@
 """Server-side assignors of the new group protocol (KIP-848): which member should have which partitions. Pure.
 
-Both keep what members have where balance allows. ``uniform`` spreads all partitions evenly; ``range`` gives each
+Both keep what members have where balance allows. `uniform` spreads all partitions evenly; `range` gives each
 subscriber a run of consecutive partitions of each topic, the same run in topics of the same size (for joins).
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 
@@ -30,7 +32,7 @@ def uniform(subscriptions: Mapping[str, set[Topic]], partitions: Mapping[Topic, 
     for topic in sorted(subscribers):
         for index in range(partitions.get(topic, 0)):
             owner = owned.get((topic, index))
-            if owner is not None and alike:  # no more than a fair share; ``extra`` members may have one more
+            if owner is not None and alike:  # no more than a fair share; `extra` members may have one more
                 if loads[owner] >= quota and not (loads[owner] == quota and extra):
                     owner = None
                 elif loads[owner] == quota:

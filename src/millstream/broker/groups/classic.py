@@ -2,11 +2,13 @@
 
 Events are method calls that carry the time; what follows from them comes back as effects: answers to requests (named by
 tokens that the caller chose) and writes of the group's metadata, to be carried out in order. Nothing here waits: the
-caller asks for ``next_deadline`` and calls ``tick`` then.
+caller asks for `next_deadline` and calls `tick` then.
 
 Source: Kafka's GroupMetadataManager and ClassicGroup; KIP-345 (static members), KIP-394 (member ids are given before
 joining), KIP-800 (reasons), KIP-814 (a static leader that returns skips the assignment).
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -22,7 +24,7 @@ NEW_MEMBER_JOIN_SECONDS = 300.0
 
 
 class ClassicGroup(Rebalance):
-    """One group. ``new_id`` makes member ids from a client id or instance id."""
+    """One group. `new_id` makes member ids from a client id or instance id."""
 
     def __init__(
         self, group_id: str, new_id: Callable[[str], str], *, initial_delay: float = 0.0, max_size: int = 0x7FFFFFFF
@@ -132,7 +134,7 @@ class ClassicGroup(Rebalance):
         return errors.NONE
 
     def check_offset_delete(self) -> int:
-        """Whether offsets may be deleted now (ClassicGroup.validateOffsetDelete); ``follows`` says of which topics."""
+        """Whether offsets may be deleted now (ClassicGroup.validateOffsetDelete); `follows` says of which topics."""
         if self.state is State.DEAD:
             return errors.GROUP_ID_NOT_FOUND
         kept = self.state is not State.EMPTY and self.protocol_type != "consumer"

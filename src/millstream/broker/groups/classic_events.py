@@ -1,5 +1,7 @@
 """What happens to a classic group and what follows from it, as values: a JoinGroup, its answer, a SyncGroup's, a write."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 Token = object  # names the request that an answer is for; the caller chose it

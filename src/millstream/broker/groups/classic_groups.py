@@ -58,9 +58,9 @@ class ClassicGroups:
         """JoinGroup of a group that is classic, or not there; answered when the rebalance is done."""
         token: asyncio.Future[Joined] = self._core.loop.create_future()
         try:
-            if join.member_id and self.find(group_id) is None:  # only a new member makes a group
-                error = self._directory.vacate(group_id) or errors.UNKNOWN_MEMBER_ID
-                raise Refused(error, f"Group {group_id} is not there.")
+            other = self._directory.groups.get(group_id)
+            if join.member_id and (other is None or (other.convertible and other.kind != "classic")):
+                raise Refused(errors.UNKNOWN_MEMBER_ID, "Only a member without an id makes a group.")
             group = self.found(group_id)
         except Refused as e:
             token.set_result(Joined(token, e.code, join.member_id))

@@ -1,7 +1,9 @@
 """The members of a classic group: who they are, whether a request is from one, and what the group says of itself to them.
 
-What they do is in ``classic.py``, how they come to a new generation in ``classic_rebalance.py``.
+What they do is in `classic.py`, how they come to a new generation in `classic_rebalance.py`.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum

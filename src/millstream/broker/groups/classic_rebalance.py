@@ -1,5 +1,7 @@
 """How a classic group comes from one generation to the next, and what its clocks do to it: sessions, rebalances, ids not used."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from millstream.broker.groups.classic_events import Effect, Store, Synced

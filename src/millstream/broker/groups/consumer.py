@@ -210,6 +210,13 @@ class ConsumerGroup:
         # Topics may have changed after the last epoch was stored: then the next heartbeat must see a change.
         self._seen = wanted if topics_hash(wanted) == self.stored_hash else UNKNOWN_TOPICS
 
+    def converted(self, now: float) -> None:
+        """All members have come over from a classic group, which its leader has assigned to."""
+        self.restored(now)
+        self._seen = self._wanted()
+        everybody = set(self.members)
+        self.changes = Changes(True, everybody, set(everybody), True, set(everybody))
+
     # ---- members
 
     def identify(self, member_id: str, instance_id: str | None) -> Member:

@@ -27,7 +27,7 @@ def join(group: ConsumerGroup, request: Join, now: float) -> Joined:
     try:
         return _join(group, request, member_id, now)
     except Refused as e:
-        return Joined(None, e.code, request.member_id)
+        return Joined(None, e.code, "")
 
 
 def _join(group: ConsumerGroup, request: Join, member_id: str, now: float) -> Joined:

@@ -48,6 +48,12 @@ class Member:
     join_deadline: float | None = None  # of a classic member that was told to join again
     sync_deadline: float | None = None  # of a classic member that has joined
 
+    @property
+    def held(self) -> Partitions:
+        """What it has, with what it has yet to give up."""
+        topics = {*self.assigned, *self.revoking}
+        return {topic: self.assigned.get(topic, set()) | self.revoking.get(topic, set()) for topic in topics}
+
     def next_deadline(self) -> float:
         """When the first of its clocks ends: then it is out of the group."""
         clocks = (self.revoke_deadline, self.join_deadline, self.sync_deadline)
@@ -79,7 +85,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to a heartbeat. ``assignment`` None: unchanged."""
+    """The answer to a heartbeat. `assignment` None: unchanged."""
 
     error: int
     message: str | None = None

@@ -14,7 +14,7 @@ from millstream.broker.groups.classic import ClassicGroup
 from millstream.broker.groups.classic_members import Member as ClassicGroupMember
 from millstream.broker.groups.consumer import ConsumerGroup
 from millstream.broker.groups.consumer_classic import named
-from millstream.broker.groups.consumer_members import Changes, ClassicMember, Member, Partitions
+from millstream.broker.groups.consumer_members import ClassicMember, Member, Partitions
 from millstream.broker.groups.subscription import read_assignment, read_subscription, write_assignment
 
 
@@ -60,9 +60,7 @@ def upgrade(classic: ClassicGroup, group: ConsumerGroup, now: float) -> None:
             classic=ClassicMember(old.session_seconds, old.protocols),
         )
         group.target[old.id] = {topic: set(indexes) for topic, indexes in assigned.items()}
-    group.restored(now)
-    everybody = set(group.members)
-    group.changes = Changes(True, set(everybody), set(everybody), True, set(everybody))
+    group.converted(now)
 
 
 def downgrade(group: ConsumerGroup, classic: ClassicGroup, leaving: frozenset[str], now: float) -> None:

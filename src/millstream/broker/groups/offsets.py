@@ -1,5 +1,7 @@
 """Committed offsets of one group, plain and pending in transactions: values only."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 
 Where = tuple[str, int]  # topic, partition
@@ -7,9 +9,9 @@ Where = tuple[str, int]  # topic, partition
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An offset that a group committed. ``at`` is epoch milliseconds; ``expires`` too, -1: by the broker's retention.
+    """An offset that a group committed. `at` is epoch milliseconds; `expires` too, -1: by the broker's retention.
 
-    ``turn`` counts the group's commits; Offsets sets it.
+    `turn` counts the group's commits; Offsets sets it.
     """
 
     offset: int
@@ -26,7 +28,7 @@ class Offsets:
 
     Of two commits for a partition the later one wins, whenever the transaction of the earlier one ends
     (OffsetMetadataManager.replayEndTransactionMarker): each has the number of its turn.
-    ``upto`` is an offset of ``__consumer_offsets``: only when that is synced up to it may this be answered or shown.
+    `upto` is an offset of `__consumer_offsets`: only when that is synced up to it may this be answered or shown.
     """
 
     committed: dict[Where, Committed] = field(default_factory=dict)
@@ -69,7 +71,7 @@ class Offsets:
         return any(where in offsets for offsets in self.pending.values())
 
     def expired(self, cutoff: int, now: int) -> list[Where]:
-        """Partitions whose offsets were committed at ``cutoff`` or before (or expire by themselves) and are not pending."""
+        """Partitions whose offsets were committed at `cutoff` or before (or expire by themselves) and are not pending."""
         return [
             where
             for where, what in self.committed.items()

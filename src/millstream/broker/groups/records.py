@@ -1,4 +1,6 @@
-"""What groups store: classic groups and offsets as records of ``__consumer_offsets``, with Kafka's schemas."""
+"""What groups store: classic groups and offsets as records of `__consumer_offsets`, with Kafka's schemas."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -64,7 +66,7 @@ def group_removal(group_id: str) -> Write:
 
 
 def read_group(record: Replayed, make: Callable[[str], ClassicGroup], now: float) -> tuple[str, ClassicGroup | None]:
-    """The opposite of group_write. Members get a whole session from ``now`` on to be heard of again."""
+    """The opposite of group_write. Members get a whole session from `now` on to be heard of again."""
     group_id = GroupMetadataKey.decode(record.key, 0).group
     if record.value is None:
         return group_id, None

@@ -1,9 +1,11 @@
 """Access control lists and what follows from them: Kafka's semantics (StandardAuthorizer, KIP-801), as values.
 
-An ACL allows or denies a principal on a host an operation on resources: one by name (literal), all (literal ``*``), or
+An ACL allows or denies a principal on a host an operation on resources: one by name (literal), all (literal `*`), or
 those whose name begins so (prefixed). Deny wins over allow. Allowing read, write, delete or alter implies describe, and
 alter configs implies describe configs. A resource without any ACL is open only with allow.everyone.if.no.acl.found.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
@@ -183,7 +185,7 @@ class Acls:
 
 
 def allowed(acls: Acls, principal: str, host: str, operation: int, resource: int, name: str, otherwise: bool) -> bool:
-    """Whether the entries let a principal do something; ``otherwise`` when there is no entry about the resource."""
+    """Whether the entries let a principal do something; `otherwise` when there is no entry about the resource."""
     none = True
     granted = False
     for acl in acls.about(resource, name):

@@ -1,5 +1,7 @@
 """Answers whether a client may do something, from the stored access control lists; remembers its answers."""
 
+from __future__ import annotations
+
 from millstream.broker.security.acls import OPERATIONS, Acls, allowed, allowed_somewhere
 
 # Answers kept; at the bound all are forgotten and found again. Stops clients that ask for ever new names.
@@ -7,7 +9,7 @@ MAX_ANSWERS = 100_000
 
 
 class Authorizer:
-    """Kafka's StandardAuthorizer. ``super_users`` ("User:name") may do everything."""
+    """Kafka's StandardAuthorizer. `super_users` ("User:name") may do everything."""
 
     def __init__(self, acls: Acls, super_users: frozenset[str], allow_if_none: bool) -> None:
         self._acls = acls

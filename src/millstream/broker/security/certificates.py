@@ -1,5 +1,7 @@
 """Certificates that are replaced while the broker runs: their files are read again when they change, without a restart."""
 
+from __future__ import annotations
+
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from millstream.broker.security.listeners import Listener
     from millstream.broker.settings import Settings
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 # How often the files are looked at.
 LOOK_SECONDS = 5.0
 
@@ -25,11 +27,11 @@ class Certificates:
     Make it before they are read. New connections get the new certificates; those that there are stay as they are.
     """
 
-    def __init__(self, settings: "Settings") -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._read = self._failed = self._state()
 
-    def look(self, listeners: "Iterable[Listener]") -> bool:
+    def look(self, listeners: Iterable[Listener]) -> bool:
         """Read files that have changed (it blocks); whether the listeners have new ones. What cannot be used is told once."""
         state = self._state()
         if state == self._read:
@@ -40,11 +42,11 @@ class Certificates:
                     listener.context = server_context(self._settings)
         except TlsError as e:
             if state != self._failed:
-                logger.error("new certificates cannot be used, the old ones stay: %s", e)
+                _log.error("new certificates cannot be used, the old ones stay: %s", e)
             self._failed = state
             return False
         self._read = self._failed = state
-        logger.info("certificates have changed and are read again")
+        _log.info("certificates have changed and are read again")
         return True
 
     def _state(self) -> State:

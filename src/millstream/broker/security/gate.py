@@ -9,6 +9,8 @@ With connections.max.reauth.ms what was shown counts for so long: a client that 
 with SaslHandshake, by the same mechanism and as the same user, and goes on; one that does not is cut off (KIP-368).
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import secrets
@@ -23,9 +25,9 @@ from millstream.protocol.wire import ProtocolError
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
 PLAIN = "PLAIN"
 MECHANISMS = (*HASHES, PLAIN)
@@ -34,7 +36,7 @@ MECHANISMS = (*HASHES, PLAIN)
 class Gate:
     """The authentication of one connection; with the session that it renews, if it does."""
 
-    def __init__(self, broker: "Broker", connection: "Connection", session: Session | None = None) -> None:
+    def __init__(self, broker: Broker, connection: Connection, session: Session | None = None) -> None:
         self._broker = broker
         self._connection = connection
         self._session = session
@@ -69,7 +71,7 @@ class Gate:
             )
         return errors.NONE
 
-    def authenticate(self, token: bytes) -> "SaslAuthenticateResponse | asyncio.Future[SaslAuthenticateResponse]":
+    def authenticate(self, token: bytes) -> SaslAuthenticateResponse | asyncio.Future[SaslAuthenticateResponse]:
         """The answer to a token of the client."""
         self._allowed = set()
         try:
@@ -86,20 +88,20 @@ class Gate:
         except AuthenticationError as e:
             return self._refused(str(e))
 
-    def bare(self, token: bytes) -> None:
+    def without_header(self, token: bytes) -> None:
         """A token without a request around it; the answer is bare, too."""
         answer = self.authenticate(token)
         if isinstance(answer, SaslAuthenticateResponse):
-            self._connection.send_bare(answer.auth_bytes)
+            self._connection.send_without_header(answer.auth_bytes)
             return
 
-        def done(future: "asyncio.Future[SaslAuthenticateResponse]") -> None:
+        def done(future: asyncio.Future[SaslAuthenticateResponse]) -> None:
             if not future.cancelled() and not future.result().error_code:
-                self._connection.send_bare(future.result().auth_bytes)
+                self._connection.send_without_header(future.result().auth_bytes)
 
         answer.add_done_callback(done)
 
-    def _plain(self, token: bytes) -> "asyncio.Future[SaslAuthenticateResponse]":
+    def _plain(self, token: bytes) -> asyncio.Future[SaslAuthenticateResponse]:
         parts = token.split(b"\0")
         if len(parts) != 3 or not parts[1] or not parts[2]:
             raise AuthenticationError("a malformed PLAIN token")
@@ -115,7 +117,7 @@ class Gate:
         loop = self._broker.loop
         response: asyncio.Future[SaslAuthenticateResponse] = loop.create_future()
 
-        def checked(work: "asyncio.Future[bool]") -> None:
+        def checked(work: asyncio.Future[bool]) -> None:
             if self._connection.closed or response.done() or work.cancelled():
                 return
             text = f"wrong password of {user!r}" if found else f"unknown user {user!r}"
@@ -143,11 +145,11 @@ class Gate:
             connection.session = Session(self._mechanism, principal, ends, begun)
         connection.principal = principal
         connection.gate = None
-        self._broker.known(connection)
-        logger.debug("%s is %s (%s)", connection.peer, connection.principal, self._mechanism)
+        self._broker.authenticated(connection)
+        _log.debug("%s is %s (%s)", connection.peer, connection.principal, self._mechanism)
         return lifetime
 
-    def _refused(self, why: str) -> "asyncio.Future[SaslAuthenticateResponse]":
+    def _refused(self, why: str) -> asyncio.Future[SaslAuthenticateResponse]:
         delay = self._fail(why)
         what = "authentication" if self._session is None else "re-authentication"
         text = f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self._mechanism}"
@@ -162,12 +164,12 @@ class Gate:
         self._allowed = set()
         delay = self._broker.settings.seconds("connection.failed.authentication.delay.ms")
         connection = self._connection
-        logger.warning("authentication of %s failed: %s", connection.peer, why)
+        _log.warning("authentication of %s failed: %s", connection.peer, why)
         self._broker.loop.call_later(delay + limits.LINGER_SECONDS, connection.close, "authentication failed", True)
         return delay
 
 
-def _settle(future: "asyncio.Future[SaslAuthenticateResponse]", response: SaslAuthenticateResponse) -> None:
+def _settle(future: asyncio.Future[SaslAuthenticateResponse], response: SaslAuthenticateResponse) -> None:
     """Answer, unless the connection is gone."""
     if not future.done():
         future.set_result(response)

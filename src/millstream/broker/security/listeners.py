@@ -1,9 +1,11 @@
 """Where the broker listens, by which protocol, and what it calls itself there; refuses what would be unsafe.
 
-Kafka's form: ``PLAINTEXT://127.0.0.1:9092,SASL_SSL://0.0.0.0:9093``; HOST:PORT alone is PLAINTEXT. A protocol names its
+Kafka's form: `PLAINTEXT://127.0.0.1:9092,SASL_SSL://0.0.0.0:9093`; HOST:PORT alone is PLAINTEXT. A protocol names its
 listener, so each is there at most once. On an address that others can reach only SASL_SSL is allowed, unless
 millstream.allow.insecure.listeners says otherwise.
 """
+
+from __future__ import annotations
 
 import errno
 import ipaddress
@@ -44,7 +46,7 @@ class Address:
 
 @dataclass(slots=True)
 class Listener:
-    """A socket that accepts clients. ``host`` and ``port`` are what clients are told."""
+    """A socket that accepts clients. `host` and `port` are what clients are told."""
 
     protocol: str
     sock: socket.socket
@@ -65,7 +67,7 @@ class Listener:
 
 
 def parse(text: str, where: str) -> list[Address]:
-    """The elements of a list of listeners; ``where`` names the option in errors. Raises CannotStart."""
+    """The elements of a list of listeners; `where` names the option in errors. Raises CannotStart."""
     found: list[Address] = []
     for part in text.split(","):
         match = _LISTENER.fullmatch(part.strip())
@@ -83,7 +85,7 @@ def parse(text: str, where: str) -> list[Address]:
     return found
 
 
-def open_listeners(text: str, settings: "Settings") -> list[Listener]:
+def open_listeners(text: str, settings: Settings) -> list[Listener]:
     """Listening sockets; port 0 picks a free one. Raises CannotStart, and then leaves none open."""
     addresses = parse(text, "--listen")
     told = (
@@ -127,7 +129,7 @@ def _unspecified(host: str) -> bool:
         return False
 
 
-def _check(address: Address, settings: "Settings", loopback: bool) -> None:
+def _check(address: Address, settings: Settings, loopback: bool) -> None:
     """Refuse to serve others without encryption and authentication."""
     if loopback or settings.boolean(OVERRIDE):
         return
@@ -146,7 +148,7 @@ def _check(address: Address, settings: "Settings", loopback: bool) -> None:
         )
 
 
-def _listen(address: Address, settings: "Settings") -> socket.socket:
+def _listen(address: Address, settings: Settings) -> socket.socket:
     host, port = address.host, address.port
     try:
         # As in Kafka, no host means every address.

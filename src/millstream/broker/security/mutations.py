@@ -1,22 +1,24 @@
 """The partitions that one request creates or deletes, counted against its client's quota (KIP-599)."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.refused import Refused
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
-    from millstream.broker.connection import Connection
+    from millstream.broker.network.connection import Connection
 
 
 class Mutations:
     """Counts them one topic after the other, and tells the client in the answer how long it has to wait.
 
-    ``strict``: clients of this version of the request understand THROTTLING_QUOTA_EXCEEDED for single topics; those of
+    `strict`: clients of this version of the request understand THROTTLING_QUOTA_EXCEEDED for single topics; those of
     earlier ones get what they asked for, and wait afterwards (ControllerMutationQuotaManager.newQuotaFor).
     """
 
-    def __init__(self, connection: "Connection", strict: bool) -> None:
+    def __init__(self, connection: Connection, strict: bool) -> None:
         self._connection = connection
         self._strict = strict
         self._wait_ms = 0

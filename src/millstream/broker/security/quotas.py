@@ -5,6 +5,8 @@ Partitions created and deleted are taken from a bucket (KIP-599), of controller.
 controller.quota.window.size.seconds. Over the limit, a client waits as long as it takes to be back at it.
 """
 
+from __future__ import annotations
+
 import ipaddress
 import math
 from collections.abc import Callable, Mapping
@@ -192,7 +194,7 @@ def wrong_entity(parts: list[tuple[str, str | None]]) -> str | None:
 
 
 def wrong_limit(keys: Mapping[str, str], key: str, value: float) -> str | None:
-    """What is wrong with a limit; ``keys``: those of the entity, KEYS or IP_KEYS."""
+    """What is wrong with a limit; `keys`: those of the entity, KEYS or IP_KEYS."""
     if key not in keys:
         return f"Invalid configuration key {key}; here they are {', '.join(keys)}"
     if not value > 0 or math.isinf(value):

@@ -1,5 +1,7 @@
 """How much per second, measured in Kafka's two ways: over the last windows (Rate), and as what is left to take (Bucket)."""
 
+from __future__ import annotations
+
 import math
 from collections import deque
 
@@ -65,7 +67,7 @@ class Bucket:
     """What may still be done: refilled at the limit, up to what the limit allows in all windows (TokenBucket in Kafka).
 
     For rare things of very different sizes: one large one is paid off in the time that it takes at the limit, where a
-    rate would stay above it until the window of that thing is over. ``seconds``: of all windows. Times are in milliseconds.
+    rate would stay above it until the window of that thing is over. `seconds`: of all windows. Times are in milliseconds.
     """
 
     __slots__ = ("_at", "_left", "_seconds")

@@ -4,6 +4,8 @@ Values only: messages in, messages out. As in Kafka, user names and passwords ar
 binding is not offered.
 """
 
+from __future__ import annotations
+
 import base64
 import binascii
 import hashlib
@@ -63,9 +65,9 @@ def matches(mechanism: str, known: Credential, password: bytes) -> bool:
 
 
 class Exchange:
-    """One authentication: ``first`` answers the client's first message, ``final`` its proof.
+    """One authentication: `first` answers the client's first message, `final` its proof.
 
-    ``find`` gives a user's credential. An unknown user gets a challenge too (``unknown`` makes it), so that names cannot
+    `find` gives a user's credential. An unknown user gets a challenge too (`unknown` makes it), so that names cannot
     be found out by asking.
     """
 

@@ -1,5 +1,7 @@
 """The session that an authentication has begun: it may end, and be renewed on the same connection (KIP-368)."""
 
+from __future__ import annotations
+
 from typing import Final
 
 # A client may not renew more often: each renewal costs a key derivation (KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS).

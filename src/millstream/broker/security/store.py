@@ -1,6 +1,6 @@
 """What administrators store about access: SCRAM keys of users, access control lists, quotas; in one file of the data folder.
 
-``access.json``, readable by its owner only, replaced as a whole and on disk before an administrator's request is answered:
+`access.json`, readable by its owner only, replaced as a whole and on disk before an administrator's request is answered:
 
     {"version": 1,
      "secret": base64 (32 random bytes: makes the challenges that unknown users get),
@@ -10,6 +10,8 @@
 
 Passwords are never in it.
 """
+
+from __future__ import annotations
 
 import base64
 import hmac
@@ -39,7 +41,7 @@ class StoreError(Exception):
 
 
 class AccessStore:
-    """The file's content in memory. Change it, then ``save``; a change that cannot be saved is undone."""
+    """The file's content in memory. Change it, then `save`; a change that cannot be saved is undone."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME

@@ -1,8 +1,10 @@
 """TLS: the context from Kafka's settings (PEM files, KIP-651), and a socket that behaves like a plain one.
 
 The connection's code drives non-blocking sockets from readiness callbacks; OpenSSL works the same way when "wants more"
-is told as BlockingIOError. What differs is in ``broker/tls_connection.py``.
+is told as BlockingIOError. What differs is in `broker/tls_connection.py`.
 """
+
+from __future__ import annotations
 
 import socket
 import ssl
@@ -28,12 +30,12 @@ class TlsError(Exception):
     """The TLS settings cannot be used; the text says which and what to do."""
 
 
-def files(settings: "Settings") -> list[str]:
+def files(settings: Settings) -> list[str]:
     """The files that a context is made from."""
     return [p for p in (settings.values["ssl.keystore.location"], settings.values["ssl.truststore.location"]) if p]
 
 
-def server_context(settings: "Settings") -> ssl.SSLContext:
+def server_context(settings: Settings) -> ssl.SSLContext:
     """The context of a listener. Raises TlsError."""
     values = settings.values
     location = values["ssl.keystore.location"]

@@ -1,5 +1,7 @@
 """Users and their SCRAM keys: Kafka's rules for setting them (ScramControlManager), and the command line's way."""
 
+from __future__ import annotations
+
 import re
 import secrets
 from typing import TYPE_CHECKING
@@ -28,7 +30,7 @@ _ADD = re.compile(r"(?P<mechanism>[A-Z0-9-]+)=\[(?P<pairs>[^\]]*)\]")
 Result = tuple[int, str | None]
 
 
-def alter(store: AccessStore, request: "AlterUserScramCredentialsRequest") -> dict[str, Result]:
+def alter(store: AccessStore, request: AlterUserScramCredentialsRequest) -> dict[str, Result]:
     """Remove and set keys in memory; an error code and text per user."""
     results: dict[str, Result] = {}
     seen: set[str] = set()
@@ -69,9 +71,9 @@ def alter(store: AccessStore, request: "AlterUserScramCredentialsRequest") -> di
 
 
 def add(store: AccessStore, text: str) -> str:
-    """Set a user's keys from ``SCRAM-SHA-256=[name=alice,password=env:ALICE]``; returns the name. Raises MillstreamError.
+    """Set a user's keys from `SCRAM-SHA-256=[name=alice,password=env:ALICE]`; returns the name. Raises MillstreamError.
 
-    The form is that of ``kafka-storage.sh format --add-scram``, but the password is named by reference: what stands on a
+    The form is that of `kafka-storage.sh format --add-scram`, but the password is named by reference: what stands on a
     command line can be read by everyone on the machine.
     """
     form = "expected SCRAM-SHA-256=[name=NAME,password=env:VARIABLE] or password=file:PATH (or SCRAM-SHA-512)"

@@ -1,8 +1,10 @@
 """The transactions of the broker: read back from the log, their requests answered, forgotten when nobody uses them.
 
 Everything happens on the event loop. The end of a transaction is decided when its Prepare state is in
-``__transaction_state``; what waits for the disk stands in stored.py.
+`__transaction_state`; what waits for the disk stands in stored.py.
 """
+
+from __future__ import annotations
 
 import asyncio
 import logging
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from millstream.broker import failpoints, limits
 from millstream.broker.core import Core
 from millstream.broker.groups.commits import Commits
-from millstream.broker.transactions.endings import Endings
+from millstream.broker.transactions.completion import Completion
 from millstream.broker.transactions.transaction import PREPARED, Mark, State, Transaction, Where
 from millstream.broker.transactions.turns import Turns
 from millstream.protocol import errors
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from millstream.log import Partition
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 # How often transactional ids that nobody uses are looked for.
 EXPIRY_SECONDS = 3600.0
 # Transaction version 2 begins with these versions (KIP-890).
@@ -36,7 +38,7 @@ T = TypeVar("T")
 Ended = tuple[int, int, int]  # the error code of EndTxn, the id and epoch that the producer goes on with
 
 
-class TransactionCoordinator(Endings):
+class TransactionCoordinator(Completion):
     """All transactional ids of the broker."""
 
     def __init__(self, core: Core, groups: Commits) -> None:
@@ -51,7 +53,7 @@ class TransactionCoordinator(Endings):
         self.transactions = self.stored.load()
         for transaction in self.transactions.values():
             if transaction.state in PREPARED:
-                logger.info("transaction %s: its end was decided, finishing it", transaction.id)
+                _log.info("transaction %s: its end was decided, finishing it", transaction.id)
             self.carry_out(transaction, transaction.resume(), transaction.copy())
         self._expiry = self._core.loop.call_later(EXPIRY_SECONDS, self._expire_ids)
 
@@ -76,7 +78,7 @@ class TransactionCoordinator(Endings):
 
     def init(
         self, request: InitProducerIdRequest, version: int
-    ) -> "InitProducerIdResponse | asyncio.Future[InitProducerIdResponse]":
+    ) -> InitProducerIdResponse | asyncio.Future[InitProducerIdResponse]:
         """InitProducerId with a transactional id."""
         transactional_id = request.transactional_id
         timeout = request.transaction_timeout_ms
@@ -90,7 +92,7 @@ class TransactionCoordinator(Endings):
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             if len(self.transactions) >= limits.MAX_TRANSACTIONAL_IDS:
-                logger.error("there are %d transactional ids: no more are taken", limits.MAX_TRANSACTIONAL_IDS)
+                _log.error("there are %d transactional ids: no more are taken", limits.MAX_TRANSACTIONAL_IDS)
                 return InitProducerIdResponse(0, errors.POLICY_VIOLATION, -1, -1)
             transaction = Transaction(transactional_id, self._core.log.next_producer_id(), 0, timeout, updated=now)
             if not self.stored.write(transaction):
@@ -111,8 +113,8 @@ class TransactionCoordinator(Endings):
         refused = InitProducerIdResponse(0, errors.COORDINATOR_NOT_AVAILABLE, -1, -1)
         return self._when_known(transaction, response, refused)
 
-    def _when_known(self, transaction: Transaction, response: T, refused: T) -> "T | asyncio.Future[T]":
-        """An answer that tells an epoch: now, or when it is on disk; ``refused`` when the disk refuses."""
+    def _when_known(self, transaction: Transaction, response: T, refused: T) -> T | asyncio.Future[T]:
+        """An answer that tells an epoch: now, or when it is on disk; `refused` when the disk refuses."""
         if not (self.stored.topic.durable or self._core.log.has_commit):
             return response
         unsynced = self.stored.behind(transaction, transaction.stored)
@@ -128,7 +130,7 @@ class TransactionCoordinator(Endings):
         return errors.INVALID_PRODUCER_EPOCH if error == errors.PRODUCER_FENCED and version < since else error
 
     def add(self, transactional_id: str, producer_id: int, epoch: int, partitions: set[Where], version: int = 0) -> int:
-        """AddPartitionsToTxn and AddOffsetsToTxn; the error code. On disk when ``unsynced`` has nothing."""
+        """AddPartitionsToTxn and AddOffsetsToTxn; the error code. On disk when `unsynced` has nothing."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return errors.INVALID_PRODUCER_ID_MAPPING
@@ -158,7 +160,7 @@ class TransactionCoordinator(Endings):
                 continue
             if known.epoch == transaction.epoch and transaction.version == 2:
                 continue
-            logger.warning(
+            _log.warning(
                 "transaction %s: aborting what an earlier one of its producer %d left open in %s-%d from offset %d on",
                 *(transaction.id, transaction.producer_id, *where, known.transaction_start),
             )
@@ -167,12 +169,12 @@ class TransactionCoordinator(Endings):
                 return False
         return True
 
-    def unsynced(self, transactional_id: str, topics: "Iterable[str]") -> "list[Partition]":
+    def unsynced(self, transactional_id: str, topics: Iterable[str]) -> list[Partition]:
         """What has to be synced before a transaction writes to topics, or commits offsets of them, or says that it may."""
         transaction = self.transactions.get(transactional_id)
         return [] if transaction is None else self.stored.before_append(transaction, topics)
 
-    def unsynced_group(self, transactional_id: str, group_id: str) -> "list[Partition]":
+    def unsynced_group(self, transactional_id: str, group_id: str) -> list[Partition]:
         """The same before it is said that a transaction may commit offsets of a group, as far as is known of which topics."""
         topics: set[str] = set()
         if self._core.log.has_commit:
@@ -191,7 +193,7 @@ class TransactionCoordinator(Endings):
 
     def end(
         self, transactional_id: str, producer_id: int, epoch: int, commit: bool, version: int
-    ) -> "Ended | asyncio.Future[Ended]":
+    ) -> Ended | asyncio.Future[Ended]:
         """EndTxn."""
         if not transactional_id:
             return errors.INVALID_REQUEST, -1, -1
@@ -227,7 +229,7 @@ class TransactionCoordinator(Endings):
         return self._admit(transactional_id, producer, where, version - OFFSET_COMMIT_ADDS)
 
     def _admit(self, transactional_id: str, producer: tuple[int, int], where: Where, newer: int) -> int:
-        """``newer``: how many versions the request is beyond the one with which partitions join by being written to.
+        """`newer`: how many versions the request is beyond the one with which partitions join by being written to.
 
         The codes are those of Kafka's AddPartitionsToTxnManager: the version before knows TRANSACTION_ABORTABLE.
         """

@@ -1,4 +1,6 @@
-"""What transactions store: their state as records of ``__transaction_state``, with Kafka's schemas."""
+"""What transactions store: their state as records of `__transaction_state`, with Kafka's schemas."""
+
+from __future__ import annotations
 
 from millstream.broker.internal_topics import Replayed, Write
 from millstream.broker.transactions.transaction import BY_NUMBER, PREPARED, Transaction

@@ -7,6 +7,8 @@ straggler of one transaction cannot slip into the next. A client of version 2 en
 Source: Kafka's TransactionCoordinator and TransactionMetadata; KIP-98, KIP-360, KIP-588, KIP-890.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
@@ -18,7 +20,7 @@ LAST_EPOCH = 0x7FFF - 1
 
 
 class State(Enum):
-    """With the numbers that ``__transaction_state`` stores and the names that DescribeTransactions shows."""
+    """With the numbers that `__transaction_state` stores and the names that DescribeTransactions shows."""
 
     EMPTY = (0, "Empty")
     ONGOING = (1, "Ongoing")
@@ -51,7 +53,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Write a commit or abort marker of this producer into these partitions; report each with ``marked``."""
+    """Write a commit or abort marker of this producer into these partitions; report each with `marked`."""
 
     commit: bool
     producer_id: int
@@ -80,16 +82,16 @@ class Transaction:
     # What the markers of a prepared end carry, and the id that the producer goes on with (-1: the same).
     next_producer_id: int = -1
     next_epoch: int = -1
-    # Where the coordinator has stored it (Stored): offsets of ``__transaction_state``, not part of the state.
+    # Where the coordinator has stored it (Stored): offsets of `__transaction_state`, not part of the state.
     stored: int = field(default=0, compare=False)
     ahead: int = field(default=0, compare=False)
 
-    def copy(self) -> "Transaction":
-        """The state as it is now, for ``restore``."""
+    def copy(self) -> Transaction:
+        """The state as it is now, for `restore`."""
         return replace(self, partitions=set(self.partitions))
 
-    def restore(self, before: "Transaction") -> None:
-        """Take back what has happened since ``copy``: it could not be stored."""
+    def restore(self, before: Transaction) -> None:
+        """Take back what has happened since `copy`: it could not be stored."""
         for each in fields(self):
             setattr(self, each.name, getattr(before, each.name))
 
@@ -98,7 +100,7 @@ class Transaction:
     def init(self, producer_id: int, epoch: int, timeout_ms: int, new_id: int, now: int) -> tuple[int, list[Effect]]:
         """InitProducerId: a producer starts (-1, -1) or goes on with the id and epoch that it has.
 
-        An ongoing transaction is aborted, and the client told to ask again (CONCURRENT_TRANSACTIONS). ``new_id`` is used
+        An ongoing transaction is aborted, and the client told to ask again (CONCURRENT_TRANSACTIONS). `new_id` is used
         when the epochs run out.
         """
         if self.state in PREPARED:
@@ -160,7 +162,7 @@ class Transaction:
     def end(
         self, producer_id: int, epoch: int, commit: bool, new_id: int, now: int, raise_epoch: bool
     ) -> tuple[int, list[Effect]]:
-        """EndTxn; ``raise_epoch`` for transaction version 2."""
+        """EndTxn; `raise_epoch` for transaction version 2."""
         if self._comes_early(producer_id, epoch):
             return errors.CONCURRENT_TRANSACTIONS, []
         if raise_epoch and self._is_retry(producer_id, epoch):

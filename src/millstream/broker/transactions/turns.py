@@ -5,6 +5,8 @@ next one must not be taken in its place, although the partition knows nothing of
 in Kafka (ProducerStateManager's VerificationStateEntry, ProducerAppendInfo.checkSequence; KIP-890).
 """
 
+from __future__ import annotations
+
 from millstream.broker.transactions.transaction import Where
 
 # Producers that were refused in a partition; at the bound the oldest is forgotten, and with it this protection.

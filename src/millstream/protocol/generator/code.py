@@ -1,5 +1,7 @@
 """Writing Python: indented lines, types and defaults of fields, runs of fixed-size values."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -115,7 +117,7 @@ def default_value(field: Field) -> str:
 
 
 def condition(field: Field, first: int, last: int) -> str | None:
-    """When the field exists, as an expression on ``version`` within a range: None for always, "" for never."""
+    """When the field exists, as an expression on `version` within a range: None for always, "" for never."""
     if field.versions.holds(first, last):
         return None
     if not field.versions.meets(first, last):

@@ -1,5 +1,7 @@
 """Writes the decoding function of a message for a range of versions: straight-line code, nested structs inline."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from itertools import groupby
 
@@ -16,7 +18,7 @@ from millstream.protocol.generator.definitions import Definition, Field, Struct
 
 
 class DecodeWriter:
-    """Code that reads ``buf`` from ``pos`` to ``end`` at ``version``; fixed-size values gather in runs read at once."""
+    """Code that reads `buf` from `pos` to `end` at `version`; fixed-size values gather in runs read at once."""
 
     def __init__(self, definition: Definition, first: int, last: int, packers: Packers, lines: Lines) -> None:
         self.definition = definition

@@ -1,5 +1,7 @@
 """Kafka's JSON message definitions read into values: messages, structs, fields and version ranges."""
 
+from __future__ import annotations
+
 import json
 import keyword
 import re
@@ -20,7 +22,7 @@ class Versions:
     last: int
 
     @classmethod
-    def parse(cls, text: str | None) -> "Versions":
+    def parse(cls, text: str | None) -> Versions:
         """From Kafka's notation: "3", "1-4", "2+", "none"."""
         if not text or text == "none":
             return cls(0, -1)
@@ -40,7 +42,7 @@ class Versions:
 
 @dataclass
 class Field:
-    """A field of a struct. ``kind`` is the element's type for arrays."""
+    """A field of a struct. `kind` is the element's type for arrays."""
 
     name: str
     original: str
@@ -53,12 +55,12 @@ class Field:
     default: Any
     ignorable: bool
     flexible: Versions | None  # overrides the message's
-    struct: "Struct | None" = None
+    struct: Struct | None = None
 
 
 @dataclass
 class Struct:
-    """A named group of fields; ``python`` is the name of its generated class."""
+    """A named group of fields; `python` is the name of its generated class."""
 
     name: str
     fields: list[Field]

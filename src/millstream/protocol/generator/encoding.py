@@ -1,5 +1,7 @@
 """Writes the encoding function of a message for a range of versions: straight-line code, nested structs inline."""
 
+from __future__ import annotations
+
 from itertools import groupby
 
 from millstream.protocol.generator.code import FIXED, Lines, Packers, condition, default, default_value
@@ -7,7 +9,7 @@ from millstream.protocol.generator.definitions import Definition, Field, Struct
 
 
 class EncodeWriter:
-    """Code that appends ``m`` at ``version`` to the bytearray ``out``; fixed-size values gather in runs."""
+    """Code that appends `m` at `version` to the bytearray `out`; fixed-size values gather in runs."""
 
     def __init__(self, definition: Definition, first: int, last: int, packers: Packers, lines: Lines) -> None:
         self.definition = definition
@@ -107,7 +109,7 @@ class EncodeWriter:
             self.slice(field, value, flexible, nullable)
 
     def length(self, flexible: bool, code: str, nullable: bool, variable: str) -> None:
-        """The length of what ``variable`` holds (None: null)."""
+        """The length of what `variable` holds (None: null)."""
         if not flexible:
             size = f"-1 if {variable} is None else len({variable})" if nullable else f"len({variable})"
             self.run.append((code, size))

@@ -21,28 +21,28 @@ const plots = new Map(); // element id -> {plot, seen, chosen, shape}
 
 // ---- charts ----
 
-function drawCharts(anew) {
+function drawCharts(again) {
   for (const data of document.querySelectorAll(".chart-data")) {
     const element = data.parentElement.querySelector(".chart");
     if (!element || typeof uPlot === "undefined") continue;
     const kept = plots.get(element.id) ?? {};
-    if (!anew && kept.seen === data.dataset.chart && kept.element === element) continue;
+    if (!again && kept.seen === data.dataset.chart && kept.element === element) continue;
     const chart = JSON.parse(data.dataset.chart);
     const fresh = kept.element !== element;
     const chosen = fresh || !(kept.column && chart.columns.includes(kept.column)) ? chart.columns[chart.chosen] : kept.column;
     const entry = { ...kept, element, seen: data.dataset.chart, column: chosen, chart };
     plots.set(element.id, entry);
     if (fresh) kept.plot?.destroy();
-    drawChart(entry, anew || fresh);
+    drawChart(entry, again || fresh);
   }
 }
 
-function drawChart(entry, anew) {
+function drawChart(entry, again) {
   const { element, chart } = entry;
   const index = chart.columns.indexOf(entry.column);
   const values = [chart.times, ...chart.series.map((s) => s.values[index])];
   const shape = JSON.stringify([entry.column, chart.columns, chart.series.map((s) => s.label)]);
-  if (!anew && entry.plot && entry.shape === shape) {
+  if (!again && entry.plot && entry.shape === shape) {
     entry.plot.setData(values);
     return;
   }
@@ -128,17 +128,51 @@ addEventListener("resize", () => {
 
 // ---- what the stream brings ----
 
+let heard = Date.now(); // when the page last showed what the console knew
+let connected = false;
+
 const live = (state, text) => {
   const pill = document.getElementById("live");
   pill.dataset.state = state;
   pill.lastElementChild.textContent = text;
+  if (state === "live") delete document.body.dataset.stale;
+  else if (connected) document.body.dataset.stale = "";
 };
-addEventListener("htmx:sse:after:connection", () => live("live", "live"));
-addEventListener("htmx:sse:error", () => live("down", "reconnecting"));
-addEventListener("htmx:sse:before:connection", (event) => {
-  if (event.detail.connection.attempt > 0) live("connecting", "reconnecting");
+const time = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+addEventListener("htmx:sse:after:connection", () => {
+  connected = true;
+  live("live", "live");
 });
-addEventListener("htmx:after:swap", () => drawCharts(false));
+addEventListener("htmx:sse:error", (event) => {
+  if (event.detail.status === 403) live("down", "signed out: run millstream console for a link");
+  else live("down", `reconnecting, as of ${time(heard)}`);
+});
+addEventListener("htmx:sse:before:connection", (event) => {
+  const { attempt } = event.detail.connection;
+  // One that ends after a moment with what it brought is how a page too many is served: it is live at intervals.
+  if (attempt > 1) live("connecting", `reconnecting, as of ${time(heard)}`);
+});
+addEventListener("htmx:after:swap", () => {
+  heard = Date.now();
+  drawCharts(false);
+  ages();
+});
+// A first connection that fails is not tried again by the extension; a page that is loaded again shows how to sign in.
+setInterval(() => { if (!connected && !document.hidden) location.reload(); }, 15_000);
+
+// ---- ages ----
+
+const FRESH_S = 10; // what is younger says nothing
+const ago = (s) => (s < 90 ? `${Math.round(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : s < 172800 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86400)} d`);
+function ages() {
+  for (const element of document.querySelectorAll(".age[data-at]")) {
+    const seconds = Date.now() / 1000 - Number(element.dataset.at);
+    const text = seconds > FRESH_S ? `${ago(seconds)} ago` : "";
+    if (element.textContent !== text) element.textContent = text;
+    element.title = `as of ${time(Number(element.dataset.at) * 1000)}`;
+  }
+}
+setInterval(ages, 1000);
 
 // A cell of a view whose text was patched is marked for a moment; rows that are new are not.
 const changed = new Set();
@@ -181,4 +215,5 @@ document.getElementById("share").addEventListener("click", async (event) => {
 });
 
 drawCharts(false);
+ages();
 document.fonts?.ready.then(() => drawCharts(true));

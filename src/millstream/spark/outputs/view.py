@@ -13,7 +13,9 @@ rows that are no longer there are removed. Its streaming query reads the tables'
 
 from __future__ import annotations
 
+import threading
 from functools import partial
+from importlib import import_module
 from typing import cast
 
 import pyarrow as pa
@@ -25,8 +27,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.app.inputs import Topic
 from millstream.app.query import Query
-from millstream.postgresql.connect import Connection, connect
-from millstream.postgresql.upsert import Target, apply, ensure
 from millstream.settings import MillstreamError
 from millstream.spark import pipeline, provenance
 from millstream.spark.analysis import aggregates, multiplies, output_mode
@@ -34,6 +34,10 @@ from millstream.spark.context import Context
 from millstream.spark.kafka import read_stream
 from millstream.spark.operators.windows import flat_key, flatten
 from millstream.spark.provenance import ORIGIN
+from millstream.stores.store import Claim, Store
+
+# Views of one application start side by side, and PostgreSQL's "IF NOT EXISTS" does not keep two from making one schema.
+_KEEPING = threading.Lock()
 
 
 def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
@@ -96,49 +100,34 @@ def newest(rows: DataFrame, key: tuple[str, ...], *, ties: bool = False) -> Data
 
 
 class ViewTable:
-    """The table of one view, and the connection over which its batches go. Used by the one thread that runs the batches."""
+    """The table of one view. Used by the one thread that runs the batches."""
 
     def __init__(self, context: Context, query: Query, key: tuple[str, ...], rows: T.StructType) -> None:
-        """Make the table, or bring it up to `rows`. Raises MillstreamError when the store does not let us."""
+        """Make the table, or bring it up to `rows`. Raises MillstreamError when the store does not let us, or it is another's."""
         self._context = context
         self._query = query
-        self._target = Target.of(context.app, query.output.to, to_arrow_schema(rows, timezone="UTC"), key)
-        self._connection: Connection | None = None
-        ensure(self._connected(), self._target)
+        [stored] = query.output.tables(context.app, query)
+        store: Store = import_module(stored.store)
+        claim = Claim.of(context.settings, context.app, query.name)
+        with _KEEPING:
+            self._kept = store.keep(
+                context.settings,
+                stored.name,
+                to_arrow_schema(rows, timezone="UTC"),
+                key,
+                claim,
+                f"millstream {context.app}.{query.name}",
+            )
 
     def write(self, rows: pa.Table, number: int, *, whole: bool = False) -> None:
         """Write a batch and its number in one transaction; a batch that is there already changes nothing.
 
         whole: the rows are all that the view is to hold.
         """
-        connection = self._connected()
-        try:
-            sent = apply(
-                connection,
-                self._target,
-                rows,
-                app=self._context.app,
-                query=self._query.name,
-                query_id=self._context.query_id(self._query.name),
-                batch_id=number,
-                whole=whole,
-            )
-        except BaseException:
-            self.close()
-            raise
-        self._context.wrote(self._query.name, sent or 0)
-
-    def close(self) -> None:
-        """Let go of the connection; the next batch makes a new one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _connected(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            name = f"millstream {self._context.app}.{self._query.name}"
-            self._connection = connect(self._context.conninfo, application=name, autocommit=True)
-        return self._connection
+        query_id = self._context.query_id(self._query.name)
+        self._context.wrote(
+            self._query.name, self._kept.apply(rows, query_id=query_id, batch_id=number, whole=whole) or 0
+        )
 
 
 def _write_groups(table: ViewTable, batch: DataFrame, number: int) -> None:

@@ -1,0 +1,1 @@
+"""Stores: where tables that queries keep are written, each batch exactly once, and read."""
