@@ -21,7 +21,9 @@ from millstream.settings import Kafka
 CAPTURE = """
 import json, logging, signal, sys, threading, time
 from pathlib import Path
+from functools import partial
 from millstream import capture
+from millstream.capture.postgres.source import opened
 from millstream.app.inputs import Table
 from millstream.app.sources import PostgresTable
 from millstream.settings.failpoints import tripped
@@ -36,7 +38,8 @@ for name, seconds in facts["held"].items():
     tripped[name] = hold
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 tables = [Table(name, PostgresTable("ops", table, schema)) for name, schema, table in facts["tables"]]
-capture.run(facts["app"], facts["source"], facts["conninfo"], tables, Kafka(facts["kafka"]), state=Path(facts["state"]),
+opening = partial(opened, facts["app"], facts["source"], facts["conninfo"])
+capture.run(facts["app"], facts["source"], opening, tables, Kafka(facts["kafka"]), state=Path(facts["state"]),
             ready=lambda more: print("ready", json.dumps(more), flush=True), stop=stop)
 """
 

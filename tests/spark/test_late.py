@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.app.inputs import Topic
@@ -61,6 +61,7 @@ def test_the_file_is_bounded_and_only_the_newest_offsets_are_kept(tmp_path, monk
     assert record.total == 600
 
 
+@settings(deadline=None)  # each example writes and syncs a file
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 30)), max_size=10), max_size=10

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.settings import MillstreamError, Unreachable
@@ -110,6 +110,7 @@ def test_columns_that_cannot_be_read_are_told_until_they_can():
 changes = st.lists(st.tuples(st.integers(0, 40), st.sampled_from("curdt?-"), st.integers(0, 9)), max_size=200)
 
 
+@settings(deadline=None)
 @given(changes)
 def test_it_equals_a_dictionary_and_only_changed_chunks_have_new_versions(done):
     old, rows.CHUNK_ROWS = rows.CHUNK_ROWS, 4  # so that chunks are doubled on the way

@@ -13,6 +13,8 @@ from millstream.app.application import App
 from millstream.settings import MillstreamError
 from millstream.settings.extras import missing
 
+PREFIX = "_millstream_app_"  # of the name under which an application's file is imported
+
 
 def load(target: str) -> App:
     """Return the application that `target` names: a file ("flights.py"), a module ("millstream.demo.flights"), or either
@@ -57,7 +59,7 @@ def _import(place: str) -> ModuleType:
     if not path.is_file():
         raise MillstreamError(f"the application file {place} does not exist.")
     path = path.absolute()
-    name = f"_millstream_app_{path.stem}"
+    name = PREFIX + path.stem
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
         raise MillstreamError(f"{place} is not a Python file.")

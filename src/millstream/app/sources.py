@@ -51,7 +51,7 @@ class PostgresTable:
         embedded = {"postgres"} if self.embedded_database(settings) else set[str]()
         return Process(
             f"capture-{self.database}",
-            module="millstream.capture.process",
+            module="millstream.capture.postgres.process",
             arguments=(self.database,),
             needs=frozenset({TOPICS, *embedded}),
             kind="capture",

@@ -13,6 +13,9 @@ from millstream.settings import Kafka
 if TYPE_CHECKING:
     from millstream.capture.source import Open
 
+if TYPE_CHECKING:
+    from millstream.capture.source import Open
+
 __all__ = ["run"]
 
 

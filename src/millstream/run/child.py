@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import FrameType
 
+from millstream.app.load import PREFIX, load
 from millstream.app.process import Call, Ready
 from millstream.run.part import HOPELESS
 from millstream.settings import MillstreamError, Settings, Unreachable, redact
@@ -32,7 +33,9 @@ _log = logging.getLogger("millstream.run.child")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the part that the arguments name until it is asked to end; return the exit code."""
     module, file, *rest = sys.argv[1:] if arguments is None else arguments
-    # Each module is imported only in the process that runs it.
+    # Each module is imported only in the process that runs it; the application's own file may be one.
+    if module.startswith(PREFIX):
+        load(file)
     return work(lambda ready, stop: import_module(module).main(Call(file, Settings.inherited(), rest, ready, stop)))
 
 

@@ -33,9 +33,10 @@ from millstream.spark.kafka import Ranges
 from millstream.spark.operators.windows import is_window
 from millstream.spark.provenance import ORIGIN
 
-# Of one checkpoint of a query. Its lines: {"version", "forgotten", "since", "offsets"}, then {"batch", "watermark" (epoch ms),
-# "offsets"}; offsets are {topic: {partition: [[from, to], …]}}, since is {topic: {partition: offset}}.
-FILE = "dropped.jsonl"
+FILE = (
+    "dropped.jsonl"  # of a checkpoint of a query. Lines: {"version", "forgotten", "since", "offsets"}, then {"batch",
+)
+# "watermark" (epoch ms), "offsets"}; offsets are {topic: {partition: [[from, to], …]}}, since is {topic: {partition: offset}}.
 VERSION = 2
 MAX_RUNS = 100_000  # of offsets kept of a checkpoint; of older ones the count alone
 MIN_SIZE = 2**16  # bytes below which the file is only added to

@@ -10,13 +10,13 @@ from types import FunctionType
 
 from pyspark import cloudpickle
 
-APPLICATION = "_millstream_app_"  # prefix of the modules that `app.load` makes of files
+from millstream.app.load import PREFIX
 
 
 def send_applications_by_value() -> None:
     """Let functions of applications' files travel to Spark's workers, which cannot import those files by name."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(APPLICATION):
+        if name.startswith(PREFIX):
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 

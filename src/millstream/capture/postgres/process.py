@@ -1,10 +1,13 @@
-"""The capture of one source database as a process; its argument is the database's name. Ready when the snapshot is complete."""
+"""The capture of a PostgreSQL database as a process; its argument is the database's name. Ready when the snapshot is complete."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from millstream import capture
 from millstream.app import load
 from millstream.app.process import Call
+from millstream.capture.postgres.source import opened
 
 
 def main(call: Call) -> None:
@@ -13,7 +16,7 @@ def main(call: Call) -> None:
     capture.run(
         app.name,
         database,
-        call.settings.source(database),
+        partial(opened, app.name, database, call.settings.source(database)),
         [table for table in app.tables.values() if table.source.database == database],
         call.settings.log,
         state=call.settings.data / "capture" / database,
