@@ -17,9 +17,9 @@ from millstream.log import Log, Partition
 from millstream.protocol import records
 
 NOW = int(time.time() * 1000)
-TURNS = 15
+TURNS = 9
 # Bytes of records that one turn appends, per topic.
-TURN_BYTES = 16_000_000
+TURN_BYTES = 8_000_000
 # Records of this size in batches of so many: a Java producer's 16 kB, and librdkafka's up to 1 MB.
 SHAPES = ((100, 150), (100, 5_000), (1_000, 16), (1_000, 900))
 

@@ -51,8 +51,12 @@ def raw(codec, payload, count=1, **fields):
     return out
 
 
-@pytest.mark.parametrize("codec", PACKED)
-@pytest.mark.parametrize("inside", ["garbage", "no payload", "cut", "half"])
+@pytest.mark.parametrize(
+    ("codec", "inside"),
+    [(codec, inside) for codec in PACKED for inside in ("garbage", "cut", "half")]
+    # Of zstd no bytes at all are no records (87), in Kafka too.
+    + [(codec, "no payload") for codec in PACKED if codec != records.ZSTD],
+)
 def test_what_cannot_be_unpacked(partition, codec, inside):
     with pytest.raises(UnreadableCompression) as caught:
         partition.append(bytearray(packed(codec, inside, NOW)), NOW)
