@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -40,7 +40,7 @@ from millstream.demo import data
 from millstream.demo.flights import Departure
 from millstream.event import encode
 from millstream.settings import Kafka, Settings
-from millstream.spark import alerts
+from millstream.spark import pipeline
 from millstream.spark.context import Context
 from millstream.spark.session import local_slots, session
 from millstream.spark.tables import TableCopies
@@ -119,7 +119,7 @@ def run(context: Context, realtime: bool, events: Events, rate: float, number: i
     stop = threading.Event()
     reader = threading.Thread(target=receive, args=(context.kafka, output, events, arrived, stop), daemon=True)
     reader.start()
-    running = alerts.start(context, query)
+    running = pipeline.start(context, query)
     client = producer(context.kafka, linger_ms=0)
     try:
         send(client, topic.name, events, sent, rate, slice(WARM_UP))
@@ -181,7 +181,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, broker(Path(folder) / "log", options.kafka) as kafka:
         settings = Settings(data=Path(folder), cache=Settings.load().cache)
         spark = session("bench", settings, slots=local_slots([PARTITIONS]))
-        context = Context(spark, f"bench{int(time.time())}", kafka, "", settings.data, TableCopies(kafka, []))
+        context = Context(
+            spark,
+            f"bench{int(time.time())}",
+            replace(settings, kafka=kafka),
+            TableCopies(kafka, [], settings.data / "tables"),
+        )
         events = departures(options.events)
         print(f"{'query':<14}{'repeat':>7}{'events':>9}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}")
         for repeat in range(options.repeats):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from millstream.app.sources import postgres
     from millstream.event import Event
     from millstream.settings import Kafka, MillstreamError, Settings
-    from millstream.spark.windows import tumbling
+    from millstream.spark.operators.windows import tumbling
 
 __version__ = "0.1.0"
 __all__ = ["App", "Event", "Kafka", "MillstreamError", "Settings", "postgres", "testing", "tumbling"]
@@ -26,7 +26,7 @@ _HOME = {
     "MillstreamError": "millstream.settings",
     "Settings": "millstream.settings",
     "postgres": "millstream.app.sources",
-    "tumbling": "millstream.spark.windows",
+    "tumbling": "millstream.spark.operators.windows",
 }
 
 

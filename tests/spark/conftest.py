@@ -42,25 +42,29 @@ class Runner:
 
     def __init__(self, spark: Any, kafka: Kafka, views: str, settings: Settings) -> None:
         self._spark, self._kafka = spark, kafka
-        self._settings = replace(settings, kafka=kafka, postgres=views)
+        self.settings = replace(settings, kafka=kafka, postgres=views)
 
     @contextmanager
-    def running(self, app: str, queries: Sequence[Query]) -> Iterator[Callable[[str], Mapping[str, Any]]]:
-        """Run the queries; gives a function from a query's name to its latest facts."""
+    def running(
+        self, app: str, queries: Sequence[Query], topics: Mapping[str, Topic] | None = None, *, wait: bool = True
+    ) -> Iterator[Callable[[str], Mapping[str, Any]]]:
+        """Run the queries; gives a function from a query's name to its latest facts. topics: all, when more than they read.
+        wait: until all have begun.
+        """
         from millstream.spark.run import run
 
-        made = App(app)
-        made.queries = {q.name: q for q in queries}
-        made.topics = {i.name: i for q in queries for i in q.inputs if isinstance(i, Topic)}
-        made.tables = {i.name: i for q in queries for i in q.inputs if isinstance(i, Table)}
-        needed = graph(made, self._settings).topics
+        declared = App(app)
+        declared.queries = {q.name: q for q in queries}
+        declared.topics = dict(topics or {i.name: i for q in queries for i in q.inputs if isinstance(i, Topic)})
+        declared.tables = {i.name: i for q in queries for i in q.inputs if isinstance(i, Table)}
+        needed = graph(declared, self.settings).topics
         ensure_topics(self._kafka, [(topic.name, topic.partitions, topic.config) for topic in needed])
         ready, stop = threading.Event(), threading.Event()
         errors: list[BaseException] = []
 
         def target() -> None:
             try:
-                run(made, self._settings, ready=lambda facts: ready.set(), stop=stop, spark=self._spark)
+                run(declared, self.settings, ready=lambda facts: ready.set(), stop=stop, spark=self._spark)
             except BaseException as error:
                 errors.append(error)
                 ready.set()
@@ -68,7 +72,7 @@ class Runner:
         thread = threading.Thread(target=target, daemon=True)
         thread.start()
         try:
-            assert ready.wait(START_S), "the queries did not begin"
+            assert not wait or ready.wait(START_S), "the queries did not begin"
             if errors:
                 raise errors[0]
             yield lambda name: read(self._kafka, app).get(("query", name), {})

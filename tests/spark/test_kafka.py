@@ -64,7 +64,7 @@ def test_rows_as_messages(spark):
         F.lit('{"a": [1]}').alias("deep", metadata={JSON_COLUMN: True}),
         F.expr("struct('t' as topic, 1 as partition, 7L as offset, current_timestamp() as timestamp)").alias("_origin"),
     )
-    row = messages(frame, "at").collect()[0]
+    row = messages(frame, ("at",)).collect()[0]
     assert row.key == b"2013-01-01T05:00:00.123456Z"
     assert json.loads(row.value) == {
         "name": "é",
@@ -75,7 +75,7 @@ def test_rows_as_messages(spark):
         "deep": {"a": [1]},
     }
     assert [(h.key, bytes(h.value)) for h in row.headers] == [("origin", b"t-1-7")]
-    plain = messages(frame.drop("_origin"), None)
+    plain = messages(frame.drop("_origin"), ())
     assert plain.columns == ["key", "value"]
     assert plain.collect()[0].key is None
 
@@ -84,7 +84,7 @@ def test_rows_as_messages(spark):
 def test_a_large_dead_letter_is_cut(spark):
     from millstream.app.inputs import Topic
     from millstream.event import Event
-    from millstream.spark.deadletters import MAX_VALUE_BYTES, letters
+    from millstream.spark.outputs.dead_letters import MAX_VALUE_BYTES, letters
 
     class Small(Event):
         name: str

@@ -117,7 +117,7 @@ def test_which_rows_a_batch_dropped(spark, kind, late):
     from pyspark.sql import functions as F
 
     from millstream.spark.late import dropped
-    from millstream.spark.windows import tumbling
+    from millstream.spark.operators.windows import tumbling
     from millstream.testing.rows import frame
 
     hourly = tumbling("at", "1 hour").alias("hour")
@@ -136,6 +136,6 @@ def test_which_rows_a_batch_dropped(spark, kind, late):
     if kind == "hopping":
         times = [hour(4), hour(4, 59), hour(5, 45), hour(6), hour(7)]
     rows = frame(spark, "seen", [Seen(place="x", at=t) for t in times])
-    query = Query("q", (TOPIC,), functions[kind], View("q", ("origin",)))
-    found = dropped(rows, query, TOPIC, int(hour(6).timestamp() * 1000)).collect()
+    query = Query("q", (TOPIC,), functions[kind], View("q", ("place",)))
+    found = dropped([rows], query, int(hour(6).timestamp() * 1000)).collect()
     assert sorted(r.offset for r in found) == late

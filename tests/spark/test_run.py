@@ -19,12 +19,13 @@ from millstream.client.tail import tail
 from millstream.event import Event, encode
 from millstream.monitor.lag import group_lag
 from millstream.settings import Settings
-from millstream.spark.windows import tumbling
+from millstream.spark.operators.windows import tumbling
 from millstream.stores import postgresql
 from tests.brokers import fresh
 
 pytestmark = pytest.mark.system
 
+SOON = timedelta(milliseconds=200)
 START = datetime(2013, 1, 1, tzinfo=UTC)
 
 
@@ -71,7 +72,7 @@ def count_by_hour(departures):
 
 
 def view(topic, function=count_by_hour, key=("origin", "hour"), name="by_hour"):
-    return Query(name, (topic,), function, View(name, key), every=timedelta(milliseconds=200))
+    return Query(name, (topic,), function, View(name, key), every=SOON)
 
 
 def at(hours):
@@ -149,7 +150,7 @@ def test_alert_in_real_time_and_in_micro_batches(runner, kafka, departures, unti
     app = fresh("app").replace("-", "_")
     late = lambda d: d.where("delay > 120")  # noqa: E731
     quick = Query("quick", (departures,), late, Alert(fresh("quick"), ("tailnum",)), True, timedelta(seconds=5))
-    slow = Query("slow", (departures,), late, Alert(fresh("slow"), ("tailnum",)), False, timedelta(milliseconds=200))
+    slow = Query("slow", (departures,), late, Alert(fresh("slow"), ("tailnum",)), every=SOON)
     with runner.running(app, [quick, slow]) as facts:
         send(
             kafka, departures, [("N1", "JFK", 150.0, 0.1), ("N2", "JFK", 1.0, 0.2), b"oops", ("N3", "LGA", 130.0, 0.3)]
@@ -186,7 +187,7 @@ def test_stream_joins_a_table_as_it_is_when_the_event_comes(runner, kafka, depar
 
     to = fresh("enriched")
     join = lambda d, planes: d.join(planes, "tailnum", "left")  # noqa: E731
-    stream = Query("enriched", (departures, table), join, Stream(to, ("tailnum",)), every=timedelta(milliseconds=200))
+    stream = Query("enriched", (departures, table), join, Stream(to, ("tailnum",)), every=SOON)
     change("N1", 0)
     with runner.running(app, [stream]) as facts:
         for seats in range(1, 6):
@@ -229,16 +230,16 @@ def test_wrong_functions_fail_in_words_and_the_others_go_on(runner, kafka, views
 def test_a_query_that_fails_is_started_again(runner, kafka, views, departures, until, monkeypatch):
     """The store of views goes away for a while: the view goes on afterwards, without loss and without doubles."""
     from millstream.settings import MillstreamError
-    from millstream.spark import views as module
+    from millstream.spark.outputs import view as module
 
     app = fresh("app").replace("-", "_")
     write, failing = module.ViewTable.write, [2]
 
-    def fail(self, table, number):
+    def fail(self, table, number, **more):
         if failing[0]:
             failing[0] -= 1
             raise MillstreamError("the store is away")
-        write(self, table, number)
+        write(self, table, number, **more)
 
     monkeypatch.setattr(module.ViewTable, "write", fail)
     send(kafka, departures, [("N1", "JFK", 1.0, 0.1)])

@@ -18,7 +18,6 @@ app = ms.App("fleet")
 app.table("planes", source=ms.postgres("ops", table="planes"))
 
 torn = ms.App("fleet")
-torn.table("planes", source=ms.postgres("ops", table="planes"))
 torn.table("lost", source=ms.postgres("ops", table="lost"))
 
 NEW = """

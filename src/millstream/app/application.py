@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from millstream.app.inputs import Input, Table, Topic
+from millstream.app.inputs import FUTURE, Input, Table, Topic
 from millstream.app.names import DEAD_LETTERS, check_name, dead_letters
 from millstream.app.outputs import Alert, Stream, View
 from millstream.app.query import Output, Query
@@ -55,6 +55,7 @@ class App:
         key: str | None = None,
         event_time: str | None = None,
         lateness: str | timedelta = "10 seconds",
+        future: str | timedelta | None = FUTURE,
         partitions: int = DEFAULT_PARTITIONS,
         config: Mapping[str, str] | None = None,
         format: Format = JSON,
@@ -64,9 +65,11 @@ class App:
         key: the field whose value is the message's key: equal keys stay in order.
         event_time: the datetime field that says when the event happened; windows need it.
         lateness: how long after newer events one may still arrive and count.
+        future: how far an event's time may be ahead of the log's; one beyond is a dead letter. None: no bound.
         config: settings by Kafka's names, for example {"retention.ms": "86400000"}.
         """
-        topic = Topic(name, event, key, event_time, duration(lateness), partitions, dict(config or {}), format)
+        ahead = None if future is None else duration(future)
+        topic = Topic(name, event, key, event_time, duration(lateness), partitions, dict(config or {}), format, ahead)
         self._claim(name, "topic")
         self.topics[name] = topic
         return topic
@@ -110,7 +113,10 @@ class App:
         name: str | None = None,
         every: str | timedelta = MICRO_BATCH,
     ) -> Callable[[F], F]:
-        """Write the function's rows to the topic `to`, as JSON, continuously. A grouped row is written each time it changes.
+        """Write the function's rows to the topic `to`, as JSON, continuously.
+
+        A function that groups by windows over event time writes each window once, when it has closed; one that groups otherwise
+        writes a row each time it changes.
 
             @app.stream(departures, planes, to="departures_enriched", key="tailnum")
             def enriched(departures, planes): …

@@ -14,6 +14,7 @@ from millstream.event import Event, fields
 from millstream.event.format import JSON, Format
 from millstream.settings import MillstreamError
 
+FUTURE = timedelta(minutes=5)  # clocks differ; a time further ahead would move the watermark past everything after it
 MAX_PARTITIONS = 10_000  # a typing mistake ("partitions=100000") must not fill a disk with empty partitions
 
 
@@ -45,6 +46,7 @@ class Topic:
     key: the field whose value is the message's key, or None for none; equal keys go to one partition, in order.
     event_time: the field that says when the event happened, or None for a topic without windows.
     lateness: how much older than the newest event one may be and still count: the watermark's delay.
+    future: how far an event's time may lie ahead of the log's own; one beyond is a dead letter. None: as far as it likes.
     config: Kafka's topic settings, for example {"cleanup.policy": "compact"}.
     format: how an event becomes bytes and back.
     """
@@ -61,6 +63,7 @@ class Topic:
     partitions: int = DEFAULT_PARTITIONS
     config: Mapping[str, str] = field(default_factory=dict, hash=False)
     format: Format = JSON
+    future: timedelta | None = FUTURE
 
     def __post_init__(self) -> None:
         check_topic(self.name)

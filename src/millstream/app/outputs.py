@@ -41,7 +41,7 @@ class View(Base):
     """A table in PostgreSQL, one row per key, always up to date."""
 
     kind: ClassVar[str] = "view"
-    spark: ClassVar[str] = "millstream.spark.views"
+    spark: ClassVar[str] = "millstream.spark.outputs.view"
 
     to: str
     key: tuple[str, ...]
@@ -56,13 +56,17 @@ class Stream(Base):
     """Each row a message of a topic."""
 
     kind: ClassVar[str] = "stream"
-    spark: ClassVar[str] = "millstream.spark.streams"
+    spark: ClassVar[str] = "millstream.spark.outputs.stream"
 
     to: str
     key: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_topic(self.to)
+
+    def check(self, query: Query) -> None:
+        """See Output."""
+        _check_events(query)
 
     def topics(self, app: str, query: Query) -> Sequence[NeededTopic]:
         """See Output."""
@@ -88,7 +92,7 @@ class Alert(Base):
     """Each row once, as soon as possible, to a topic."""
 
     kind: ClassVar[str] = "alert"
-    spark: ClassVar[str] = "millstream.spark.alerts"
+    spark: ClassVar[str] = "millstream.spark.outputs.alert"
 
     to: str
     key: tuple[str, ...] = ()
@@ -98,6 +102,7 @@ class Alert(Base):
 
     def check(self, query: Query) -> None:
         """See Output."""
+        _check_events(query)
         if query.realtime and query.states:
             raise MillstreamError(
                 f"{query}: real-time mode cannot follow the table {query.states[0].name!r} as it changes;"
@@ -118,6 +123,15 @@ class Alert(Base):
     def deliveries(self, app: str, query: Query) -> Sequence[Delivery]:
         """See Output."""
         return (Delivery(query.name, candidates(app, query.name), delivery_group(app, query.name), TopicSink(self.to)),)
+
+
+def _check_events(query: Query) -> None:
+    """Raise MillstreamError for a query that no event reaches."""
+    if not query.streams:
+        raise MillstreamError(
+            f"{query}: its inputs are tables alone, which change but bring no events. Keep the result as a view"
+            " (@app.view(…, key=…)), or name a topic of events as well."
+        )
 
 
 DELIVER = Process("deliver", module="millstream.deliver.process", needs=frozenset({TOPICS}), gets=frozenset({"kafka"}))

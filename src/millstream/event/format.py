@@ -14,7 +14,8 @@ class Format(Protocol):
 
     name: what people call it.
     spark: the module that reads it on Spark, with two functions over frames of messages (the Kafka connector's columns):
-    `events(messages, topic)` returns a column per field of the event and the column `_origin`, without what cannot be read;
+    `events(messages, topic)` returns a column per field of the event and their cause (`spark.provenance.of_message()`), without
+    what cannot be read;
     `malformed(messages, topics)` returns what cannot: topic, partition, offset, timestamp, key, value, reason.
     """
 

@@ -1,15 +1,25 @@
-"""What a function made of its input, read from Spark's analyzed plan: whether it groups, and what Spark refuses, in words."""
+"""What a function made of its inputs, read from Spark's analyzed plan: what is refused before it starts, with what to do.
+
+Only what the function added is looked at: the plan of an input ends at its mark.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
-from millstream.settings import MillstreamError
+from millstream.settings import MillstreamError, Unreachable
+from millstream.spark import provenance
+from millstream.spark.errors import NOT_REALTIME, first_line, raised, realtime_refusal
+from millstream.spark.pickling import not_picklable
+
+INPUT = "_millstream_input"  # the alias that ends the plan of an input
+_WATERMARK = "spark.watermarkDelayMs"  # Spark's metadata of a column whose old values no longer come
 
 # Operators whose answer depends on more than the row at hand.
 _STATEFUL = {
@@ -29,41 +39,55 @@ _STATEFUL = {
     "TransformWithStateInPySpark": "transformWithState",
 }
 _AGGREGATES = {"Aggregate", "Distinct"}
-# Real-time mode's operators are an allow-list; these are what users meet that is not on it, by the physical operator's name.
-_NOT_REALTIME = {
-    "BatchEvalPythonExec": "a Python UDF",
-    "ArrowEvalPythonExec": "a Python UDF",
-    "ArrowEvalPythonUDTFExec": "a Python UDTF",
-    "BatchEvalPythonUDTFExec": "a Python UDTF",
-    "MapInArrowExec": "mapInArrow",
-    "MapInPandasExec": "mapInPandas",
-    "StreamingSymmetricHashJoinExec": "a join of two streams",
-    "SortMergeJoinExec": "a join that is not a broadcast",
-    "BroadcastNestedLoopJoinExec": "a join without an equality",
-    "StreamingGlobalLimitExec": "limit",
-    "StreamingLocalLimitExec": "limit",
-    "LocalLimitExec": "limit",
-    "GlobalLimitExec": "limit",
-    "SortExec": "sort",
-    "WindowExec": "a window function",
-    "StreamingDeduplicateWithinWatermarkExec": "dropDuplicatesWithinWatermark",
-    "SessionWindowStateStoreRestoreExec": "a session window",
-    "TransformWithStateExec": "transformWithState",
-    "TransformWithStateInPySparkExec": "transformWithState",
-    "FlatMapGroupsWithStateExec": "applyInPandasWithState",
-    "ObjectHashAggregateExec": "an aggregate such as percentile or collect_list",
-    "HashAggregateExec": "an aggregate",
-    "SortAggregateExec": "an aggregate of strings",
+# Operators by which one event can make several rows.
+_MULTIPLY = {"Generate", "Union", "Expand", "Join"}
+# Spark counts these as deterministic, since a micro-batch keeps its time; a batch that real-time mode runs again does not.
+_NOW = {"CurrentTimestamp", "CurrentBatchTimestamp", "CurrentDate", "CurrentTime", "Now", "LocalTimestamp"}
+# What to write instead of what Spark cannot run as a stream.
+_INSTEAD = {
+    "Sort": "The rows of a stream have no order: sort where they are read.",
+    "GlobalLimit": "A stream has no first rows: keep the best of a window, F.slice(F.sort_array(F.collect_list(…)), -n, n).",
+    "Tail": "A stream has no last rows: keep the newest with F.max_by in a window.",
+    "Offset": "A stream has no first rows to leave out.",
+    "Window": "Window functions look at all rows: group by a window, ms.tumbling(…), and aggregate.",
+    "Aggregate": "Group by a window over the topic's event time (ms.tumbling), and declare event_time=… and lateness=… of the"
+    " topic; or write the rows to a topic first (@app.stream) and read that.",
+    "Join": "Join on an equality and a bound on both event times, and declare event_time=… and lateness=… of both topics.",
 }
-_PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Warning|Exit)\b")
-_OWN_ERROR = re.compile(r"^millstream\.[\w.]*MillstreamError: ")
-_CODES = re.compile(r"^\[[A-Z_.]+\] | *SQLSTATE: \w{5}.*$")
-_BEGINNING = re.compile(r"^(org\.[\w.]+(Exception|Error): |Job aborted[^:]*: )+")
+
+
+def as_input(frame: DataFrame) -> DataFrame:
+    """Return the frame of an input, marked as one."""
+    return frame.alias(INPUT)
+
+
+def _all(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _items(plan.children()):
+        yield from _all(child)
+
+
+def _added(plan: Any) -> Iterator[Any]:
+    """The operators from the outermost on, without those of the inputs."""
+    if plan.nodeName() == "SubqueryAlias" and plan.identifier().name() == INPUT:
+        return
+    yield plan
+    for child in _items(plan.children()):
+        yield from _added(child)
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # type: ignore[operator]
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
 
 
 def operators(frame: DataFrame) -> list[str]:
-    """Return the names of the operators in the frame's analyzed plan, from the outermost on."""
-    return [str(node.nodeName()) for node in _nodes(frame._jdf.queryExecution().analyzed())]  # type: ignore[operator]
+    """Return the names of the operators that the function added, in Spark's analyzed plan, from the outermost on."""
+    return [str(node.nodeName()) for node in _added(_plan(frame))]
 
 
 def stateful(frame: DataFrame) -> list[str]:
@@ -76,62 +100,151 @@ def aggregates(frame: DataFrame) -> bool:
     return not _AGGREGATES.isdisjoint(operators(frame))
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    children = plan.children()
-    for index in range(children.size()):
-        yield from _nodes(children.apply(index))
+def multiplies(frame: DataFrame) -> bool:
+    """Tell whether the function may make several rows of one event."""
+    return not _MULTIPLY.isdisjoint(operators(frame))
+
+
+def not_repeatable(frame: DataFrame) -> list[str]:
+    """Return the expressions that give another value when a row is computed again, as Spark writes them."""
+    return [str(e.sql()) for node in _added(_plan(frame)) for top in _items(node.expressions()) for e in _changing(top)]
+
+
+def _changing(expression: Any) -> Iterator[Any]:
+    if expression.getClass().getSimpleName() in _NOW:
+        yield expression
+        return
+    inner = [found for child in _items(expression.children()) for found in _changing(child)]
+    if not inner and not expression.deterministic():
+        inner = [expression]
+    yield from inner
 
 
 def called(where: str, function: Callable[..., DataFrame], *frames: DataFrame) -> DataFrame:
     """Return what the user's function makes of the frames.
 
-    Raises MillstreamError, beginning with `where`, when Spark refuses the function or it returns something else.
+    Raises MillstreamError, beginning with `where`, when the function fails, Spark refuses it or it returns something else;
+    Unreachable when it fails on something outside, which may come back.
     """
     try:
         result = function(*frames)
         if isinstance(result, DataFrame):
             result.schema  # noqa: B018 - analysis is lazy; its error belongs here
     except PySparkException as error:
-        raise MillstreamError(f"{where}: {explain(error)}") from error
+        raise MillstreamError(f"{where}: {first_line(str(error))}") from error
+    except Py4JError:
+        raise
+    except OSError as error:
+        raise Unreachable(f"{where}: {raised(error)}") from error
+    except Exception as error:
+        raise MillstreamError(f"{where}: {not_picklable(error) or raised(error)}") from error
     if not isinstance(result, DataFrame):
         raise MillstreamError(
             f"{where}: the function must return a DataFrame, got {type(result).__name__}. Is a `return` missing?"
         )
+    names = provenance.columns(result)
+    if twice := next((n for n in names if names.count(n) > 1), None):
+        raise MillstreamError(
+            f"{where}: the column {twice!r} is there twice. Join on its name (.join(other, {twice!r})), drop one"
+            f' (.drop(other.{twice})), or rename one (.withColumnRenamed("{twice}", …)).'
+        )
     return result
 
 
-def explain(error: BaseException) -> str:
-    """Return what went wrong in one line that a user can act on, from what Spark raised."""
-    text = str(error) or type(error).__name__
-    if "STREAMING_REAL_TIME_MODE" in text:
-        names = re.findall(r"\b[\w.$]+\.(\w+Exec)\b", text)
-        what = list(dict.fromkeys(_NOT_REALTIME.get(n, n.removesuffix("Exec")) for n in names))
-        if what:
-            return (
-                f"real-time mode cannot run {', '.join(what)}; it maps, filters and joins small static tables in Spark's"
-                ' own expressions. Rewrite it so, or declare latency="micro-batch".'
-            )
-    if "Return Message: Traceback" in text:
-        return _python_error(text)
-    if "Query [id" in text and "terminated with exception: " in text:
-        text = text.split("terminated with exception: ", 1)[1]
-    if "data loss" in text.lower() or "KAFKA_DATA_LOSS" in text:
-        return (
-            f"events that were not read yet are gone from the topic ({_first_line(text)}). Keep them longer (retention.ms),"
-            " or delete the query's checkpoint to begin with what is there."
-        )
-    return _first_line(text)
+def output_mode(where: str, frame: DataFrame, wanted: Sequence[str]) -> str:
+    """Return the first of the `wanted` output modes ("append", "update") in which Spark runs the frame.
+
+    Raises MillstreamError, beginning with `where`, with Spark's reason and what to do instead when it is none.
+    """
+    jvm = frame.sparkSession._jvm
+    assert jvm is not None
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    reason: AnalysisException | None = None
+    for mode in wanted:
+        try:
+            checker.checkForStreaming(_plan(frame), getattr(modes, mode.capitalize())())
+            return mode
+        except AnalysisException as error:
+            reason = reason or error
+    found = operators(frame)
+    instead = next((_INSTEAD[name] for name in found if name in _INSTEAD), "")
+    raise MillstreamError(f"{where}: {first_line(str(reason)).rstrip('.; ')}. {instead}".rstrip()) from reason
 
 
-def _python_error(text: str) -> str:
-    """The last error of the Python traceback that Spark wraps when a function called for each batch fails."""
-    lines = text.split("Return Message: Traceback", 1)[1].splitlines()
-    errors = [line for line in lines if _PYTHON_ERROR.match(line)]
-    return _first_line(_OWN_ERROR.sub("", errors[-1])) if errors else _first_line(text)
+def check_realtime(where: str, frame: DataFrame) -> None:
+    """Raise MillstreamError, beginning with `where`, when real-time mode does not run an operator of the frame."""
+    logical = [_STATEFUL[n] for n in operators(frame) if n.startswith(("TransformWithState", "FlatMapGroups"))]
+    jvm = frame.sparkSession._jvm
+    assert jvm is not None
+    physical = jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "simple")  # type: ignore[operator]
+    names = re.findall(r"^[\s:+\-|*()\d]*([A-Z]\w+)", physical, re.MULTILINE)
+    if found := [*logical, *[NOT_REALTIME[n] for n in names if n in NOT_REALTIME]]:
+        raise MillstreamError(f"{where}: {realtime_refusal(found)}")
 
 
-def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    line = _CODES.sub("", _BEGINNING.sub("", lines[0])) if lines else "unknown error"
-    return line if len(line) <= 500 else line[:500] + "…"
+def check_bounded(where: str, frame: DataFrame) -> None:
+    """Raise MillstreamError, beginning with `where`, when the state of an operator would grow for ever."""
+    for node in _added(_plan(frame)):
+        if not node.isStreaming():
+            continue
+        match node.nodeName():
+            case "Aggregate":
+                windows = [g for g in _items(node.groupingExpressions()) if _is_window(g)]
+                if windows and not any(_has_watermark(g) for g in windows):
+                    raise MillstreamError(
+                        f"{where}: the window is over a column that is no event time, so no window ever closes and all are kept"
+                        ' for ever. Declare the column as the topic\'s: app.topic(…, event_time="…", lateness="…"), and use it.'
+                    )
+            case "Deduplicate":
+                if not any(_has_watermark(key) for key in _items(node.keys())):
+                    raise MillstreamError(
+                        f"{where}: dropDuplicates keeps every value that it saw for ever. Say for how long:"
+                        " .dropDuplicatesWithinWatermark([…]) keeps them for the topic's lateness; or add the event time"
+                        " to the columns."
+                    )
+            case "Join":
+                if node.left().isStreaming() and node.right().isStreaming() and not _is_bounded(frame, node):
+                    raise MillstreamError(
+                        f"{where}: the join of two streams has no bound in time, so both are kept for ever. Bound the event"
+                        ' times of both, for example F.expr("b_at BETWEEN a_at AND a_at + INTERVAL 1 HOUR"), and declare'
+                        " event_time=… and lateness=… of both topics."
+                    )
+
+
+def _is_window(expression: Any) -> bool:
+    kind = expression.dataType()
+    return kind.typeName() == "struct" and list(kind.fieldNames()) == ["start", "end"]
+
+
+def _has_watermark(expression: Any) -> bool:
+    try:
+        return bool(expression.metadata().contains(_WATERMARK))
+    except Py4JError:  # an expression without a name has none
+        return False
+
+
+def _is_bounded(frame: DataFrame, join: Any) -> bool:
+    """Whether the join's condition lets Spark forget rows of both sides (Spark's StreamingSymmetricHashJoinHelper)."""
+    if join.condition().isEmpty():
+        return False
+    jvm = frame.sparkSession._jvm
+    assert jvm is not None
+    join = jvm.org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions.apply(join)  # BETWEEN by two comparisons
+    if any(_has_watermark(a) for equal in _equalities(join.condition().get()) for a in _items(equal.children())):
+        return True
+    helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
+    left, right, any_time = join.left().outputSet(), join.right().outputSet(), jvm.scala.Option.apply(1_000_000)
+    return all(
+        helper.getStateValueWatermark(kept, other, join.condition(), any_time).isDefined()
+        for kept, other in ((left, right), (right, left))
+    )
+
+
+def _equalities(condition: Any) -> Iterator[Any]:
+    match condition.getClass().getSimpleName():
+        case "And":
+            for child in _items(condition.children()):
+                yield from _equalities(child)
+        case "EqualTo" | "EqualNullSafe":
+            yield condition

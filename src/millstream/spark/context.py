@@ -9,17 +9,15 @@ from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from millstream.app.inputs import Topic
 from millstream.app.query import Query
-from millstream.settings import Kafka, MillstreamError
+from millstream.settings import Kafka, MillstreamError, Settings
 from millstream.spark.analysis import stateful
-from millstream.spark.decode import events
-from millstream.spark.kafka import read_stream
 from millstream.spark.session import Writer, is_local
 from millstream.spark.tables import TableCopies
-from millstream.spark.windows import with_watermark
+from millstream.stores import folder
 
 
 @dataclass(frozen=True)
@@ -28,36 +26,57 @@ class Context:
 
     spark: SparkSession
     app: str
-    kafka: Kafka
-    conninfo: str = field(repr=False)  # of the store of views
-    data: Path
+    settings: Settings
     tables: TableCopies
-    checkpoints: Path | None = None  # the folder of all checkpoints, where it is not the data folder
     wrote: Callable[[str, int], None] = lambda query, rows: None  # told by a query that writes its rows itself
+    raised: dict[str, BaseException] = field(default_factory=dict)  # what a query's batch function raised last
+
+    @property
+    def kafka(self) -> Kafka:
+        """The log's address."""
+        return self.settings.log
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self.settings.data
 
     def checkpoint(self, query: str) -> Path:
         """The folder of a query's checkpoint: offsets, commits and state."""
-        return (self.checkpoints or self.data.absolute() / "checkpoints") / self.app / query
+        return folder.checkpoint(self.settings, self.app, query)
+
+    def aside(self, query: str) -> Path:
+        """Where a query's checkpoint goes when another takes its place; the time is added to the name."""
+        return folder.aside(self.settings, self.app, query)
 
     def query_id(self, query: str) -> str:
         """The identity of the query's checkpoint, which a new checkpoint changes. Known once the query has started."""
         return str(json.loads((self.checkpoint(query) / "metadata").read_text())["id"])
 
-    def source(self, topic: Topic, *, realtime: bool = False) -> DataFrame:
-        """Return the topic's well-formed events as a stream, with the watermark that the topic declares."""
-        messages = read_stream(self.spark, self.kafka, [topic.name], realtime=realtime)
-        return with_watermark(events(messages, topic), topic)
-
     def writer(self, frame: DataFrame, query: Query, mode: str) -> DataStreamWriter:
         """Return a stream writer with the query's name, checkpoint and trigger."""
         return self.named(frame, query.name, mode, query.every, realtime=query.realtime)
+
+    def batches(
+        self, frame: DataFrame, query: Query, mode: str, write: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
+        """Start a query whose batches `write` takes: a plain frame, and the number that identifies it."""
+
+        def guarded(batch: DataFrame, number: int) -> None:
+            try:
+                write(batch, number)
+            except BaseException as error:
+                self.raised[query.name] = error  # Spark passes on its text alone
+                raise
+
+        return self.writer(frame, query, mode).foreachBatch(guarded).start()
 
     def named(
         self, frame: DataFrame, name: str, mode: str, every: timedelta, *, realtime: bool = False
     ) -> DataStreamWriter:
         """Return a stream writer as `writer` does, for a query that no application declares."""
         kept = stateful(frame)
-        if kept and self.checkpoints is None and not is_local(str(self.spark.sparkContext.master)):
+        if kept and self.settings.checkpoints is None and not is_local(str(self.spark.sparkContext.master)):
             raise MillstreamError(
                 f"query {name!r} keeps state ({kept[0]}), which the workers of {self.spark.sparkContext.master} would lose with"
                 " their disks: give `checkpoints`, a folder that the driver and every worker have under the same path."

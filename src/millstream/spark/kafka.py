@@ -11,16 +11,17 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from millstream.settings import Kafka, MillstreamError
+from millstream.spark import provenance
 
 Ranges = Mapping[str, Mapping[int, tuple[int, int]]]  # topic -> partition -> (from, to), `to` excluded
 
 # How many events a micro-batch takes in at most: a backlog is worked off in steps whose results are seen and committed.
 MAX_EVENTS_PER_BATCH = 250_000
 JSON_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
-JSON_COLUMN = (
-    "millstream.json"  # metadata of a column whose text is JSON: it is written as such, not as a quoted string
-)
+# Metadata of a column whose text is JSON: it is written as such, not as a quoted string.
+JSON_COLUMN = "millstream.json"
 
+_COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 _SAME = ("security.protocol", "ssl.endpoint.identification.algorithm", "client.id")
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -86,47 +87,47 @@ def read_stream(spark: SparkSession, kafka: Kafka, topics: Iterable[str], *, rea
 
 def read_range(spark: SparkSession, kafka: Kafka, ranges: Ranges) -> DataFrame:
     """Return exactly the messages of the offset ranges, as a plain DataFrame."""
-    ends = [{t: {p: r[i] for p, r in parts.items()} for t, parts in ranges.items()} for i in (0, 1)]
+    ranges = {t: {p: r for p, r in parts.items() if r[0] < r[1]} for t, parts in ranges.items()}
+    wanted = {t: sorted(parts) for t, parts in ranges.items() if parts}
+    if not wanted:
+        return spark.createDataFrame([], _COLUMNS)
+    ends = [{t: {p: r[i] for p, r in parts.items()} for t, parts in ranges.items() if parts} for i in (0, 1)]
     return (
         spark.read.format("kafka")
         .options(**options(kafka))
-        .option("subscribe", ",".join(sorted(ranges)))
+        .option("assign", json.dumps(wanted))
         .option("startingOffsets", json.dumps(ends[0]))
         .option("endingOffsets", json.dumps(ends[1]))
         .load()
     )
 
 
-def messages(frame: DataFrame, key: str | None, origin: str | None = "_origin") -> DataFrame:
-    """Return the rows as messages: the columns other than `_origin` as a JSON object, the key column's text as the key, and,
-    where the frame has it, the origin as the header `origin`. Null columns are written as null.
+def messages(frame: DataFrame, key: Sequence[str], *, distinct: bool = False) -> DataFrame:
+    """Return the rows of a merged frame (`provenance`) as messages: the columns as a JSON object, null columns as null, the key
+    column's text as the key, and, where the frame has them, the causes as the header `origin`.
+
+    distinct: one event may make several rows, and the header must tell them apart.
     """
-    names = [f.name for f in frame.schema.fields if f.name != "_origin"]
-    fields = {f.name: f for f in frame.schema.fields}
-    body = F.struct(*[_json_value(fields[name]).alias(name) for name in names])
+    fields = {f.name: f for f in frame.schema.fields if f.name != provenance.ORIGIN}
+    body = F.struct(*[_json_value(f).alias(name) for name, f in fields.items()])
+    value = F.to_json(body, {"ignoreNullFields": "false", "timestampFormat": JSON_TIME})
     columns = [
-        text(F.col(f"`{key}`"), fields[key].dataType).cast("binary").alias("key") if key else _no_key(),
-        F.to_json(body, {"ignoreNullFields": "false", "timestampFormat": JSON_TIME}).cast("binary").alias("value"),
+        text(F.col(f"`{key[0]}`"), fields[key[0]].dataType).cast("binary").alias("key") if key else _no_key(),
+        value.cast("binary").alias("value"),
     ]
-    if origin and origin in fields:
-        header = F.struct(F.lit("origin").alias("key"), origin_id(origin).cast("binary").alias("value"))
-        columns.append(F.array(header).alias("headers"))
+    if provenance.has(frame):
+        columns.append(provenance.header(provenance.identity(frame, value if distinct else None)).alias("headers"))
     return frame.select(*columns)
 
 
 def check_key(where: str, key: Sequence[str], frame: DataFrame) -> None:
     """Raise MillstreamError, beginning with `where`, when the result lacks the column that becomes the message's key."""
     for name in key:
-        if name not in frame.columns:
+        if name not in provenance.columns(frame):
             raise MillstreamError(
                 f"{where}: the key names the column {name!r}, which the function's result lacks;"
-                f" it has {', '.join(c for c in frame.columns if c != '_origin')}."
+                f" it has {', '.join(provenance.columns(frame))}."
             )
-
-
-def origin_id(column: str = "_origin") -> Column:
-    """Return the identity of a row's cause: "<topic>-<partition>-<offset>"."""
-    return F.concat_ws("-", F.col(f"{column}.topic"), F.col(f"{column}.partition"), F.col(f"{column}.offset"))
 
 
 def text(column: Column, kind: T.DataType) -> Column:

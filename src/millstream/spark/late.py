@@ -15,19 +15,23 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from millstream.app.inputs import Topic
 from millstream.app.query import Query
-from millstream.settings import Kafka, MillstreamError
+from millstream.settings import MillstreamError
 from millstream.settings.files import replace
-from millstream.spark.decode import ORIGIN, events
-from millstream.spark.kafka import Ranges, read_range
-from millstream.spark.windows import is_window, with_watermark
+from millstream.spark import pipeline
+from millstream.spark.context import Context
+from millstream.spark.inputs.topic import with_watermark
+from millstream.spark.kafka import Ranges
+from millstream.spark.operators.windows import is_window
+from millstream.spark.provenance import ORIGIN
 
 FILE = (
     "dropped.jsonl"  # of a checkpoint of a query. Lines: {"version", "forgotten", "since", "offsets"}, then {"batch",
@@ -60,22 +64,28 @@ def watermark_of(checkpoint: Path, batch: int) -> int | None:
         return None
 
 
-def find(spark: SparkSession, kafka: Kafka, query: Query, batch: Batch) -> DataFrame:
+def find(context: Context, query: Query, batch: Batch) -> DataFrame:
     """Return topic, partition and offset of the input rows that the batch dropped as late, as a plain frame."""
-    topic = cast(Topic, query.streams[0])
-    return dropped(events(read_range(spark, kafka, batch.ranges), topic), query, topic, batch.watermark)
+    return dropped(pipeline.plain_inputs(context, query, batch.ranges), query, batch.watermark)
 
 
-def dropped(rows: DataFrame, query: Query, topic: Topic, watermark: int) -> DataFrame:
-    """Return the origins of those `rows` (of the topic's events) that the query's function drops at a watermark."""
+def dropped(frames: Sequence[DataFrame], query: Query, watermark: int) -> DataFrame:
+    """Return the causes of those rows that the query's function drops at a watermark. frames: its inputs, as plain frames."""
     limit = F.timestamp_millis(F.lit(watermark))
-    grouped = _before_grouping(query.function(with_watermark(rows, topic)))
+    timed = [
+        (with_watermark(frame, cast(Topic, given)), cast(Topic, given)) if given.streams else (frame, None)
+        for frame, given in zip(frames, query.inputs, strict=True)
+    ]
+    grouped = _before_grouping(query.function(*[frame for frame, _ in timed]))
     windows = [f.name for f in grouped.schema.fields if is_window(f.dataType)] if grouped is not None else []
-    if grouped is not None and windows and ORIGIN in grouped.columns:
-        late = grouped.where(F.col(f"`{windows[-1]}`.end") <= limit)
+    if grouped is not None and windows and grouped.columns.count(ORIGIN) == 1:
+        late = [grouped.where(F.col(f"`{windows[-1]}`.end") <= limit)]
     else:  # no window to judge by: Spark compares the event's own time
-        late = rows.where(F.col(f"`{topic.event_time}`") <= limit)
-    return late.select(f"{ORIGIN}.topic", f"{ORIGIN}.partition", f"{ORIGIN}.offset").distinct()
+        late = [
+            frame.where(F.col(f"`{topic.event_time}`") <= limit) for frame, topic in timed if topic and topic.event_time
+        ]
+    causes = [rows.select(f"{ORIGIN}.topic", f"{ORIGIN}.partition", f"{ORIGIN}.offset") for rows in late]
+    return reduce(DataFrame.union, causes).distinct()
 
 
 def _before_grouping(result: DataFrame) -> DataFrame | None:

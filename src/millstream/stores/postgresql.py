@@ -66,11 +66,11 @@ class KeptTable:
         self._connection: Connection | None = None
         prepare(self._connected(), target, claim)
 
-    def apply(self, rows: pa.Table, *, query_id: str, batch_id: int) -> int | None:
+    def apply(self, rows: pa.Table, *, query_id: str, batch_id: int, whole: bool = False) -> int | None:
         """See Kept."""
         try:
             claim = replace(self._claim, query_id=query_id)
-            return apply(self._connected(), self._target, rows, claim=claim, batch_id=batch_id)
+            return apply(self._connected(), self._target, rows, claim=claim, batch_id=batch_id, whole=whole)
         except BaseException:
             self.close()
             raise
@@ -112,11 +112,13 @@ def apply(
     *,
     claim: Claim,
     batch_id: int,
+    whole: bool = False,
 ) -> int | None:
     """Write a batch into the target's table, once. Returns the number of rows sent, or None when the batch was there already.
 
     Rows whose key is in the table replace what is there. When a key comes several times, the last row of the batch counts.
     Columns of the table that the rows lack keep their values. Call `prepare` first.
+    whole: the rows are all that the table is to hold: others are removed, and equal ones are left alone.
     Raises MillstreamError for a view of another owner, and for values that PostgreSQL cannot hold (a NUL character in a text, a
     number that is too large).
     """
@@ -143,9 +145,9 @@ def apply(
             connection.execute(sql.SQL("DELETE FROM {}").format(target.sql_name))
             _log.info("%s is emptied: %s begins it again from %s", target.full_name, claim.query, claim.place)
             failpoints.reach(failpoints.EMPTIED)
-        if rows.num_rows:
+        if rows.num_rows or whole:
             table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-            _write(connection, target, table)
+            _write(connection, target, table, whole)
         failpoints.reach(failpoints.WRITTEN)
         checkpoints.note(connection, target.table, claim, claim.query_id, batch_id, begins=begins)
         failpoints.reach(failpoints.NOTED)
@@ -164,7 +166,7 @@ def _decide(connection: Connection, target: Target, claim: Claim, batch: int | N
     return step, known is None or step is Step.BEGIN or moved
 
 
-def _write(connection: Connection, target: Target, rows: pa.Table) -> None:
+def _write(connection: Connection, target: Target, rows: pa.Table, whole: bool) -> None:
     staging = _staging(connection, target)
     columns = [c.name for c in target.columns]
     copy = sql.SQL("COPY {} ({}) FROM STDIN WITH ({})").format(staging, identifiers(columns), sql.SQL(OPTIONS))
@@ -177,6 +179,13 @@ def _write(connection: Connection, target: Target, rows: pa.Table) -> None:
         if changed:
             action = sql.SQL("UPDATE SET {}").format(
                 sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in changed)
+            )
+        if whole:
+            _remove_others(connection, target, staging)
+        if whole and changed:
+            action += sql.SQL(" WHERE ({old}) IS DISTINCT FROM ({new})").format(
+                old=sql.SQL(", ").join(sql.Identifier(target.schema, target.table, name) for name in changed),
+                new=sql.SQL(", ").join(sql.Identifier("excluded", name) for name in changed),
             )
         connection.execute(
             sql.SQL(
@@ -195,6 +204,16 @@ def _write(connection: Connection, target: Target, rows: pa.Table) -> None:
         said = error.diag.message_primary or str(error)
         context = f" ({error.diag.context})" if error.diag.context else ""
         raise MillstreamError(f"{target.full_name} cannot hold a row: {said}{context}.") from error
+
+
+def _remove_others(connection: Connection, target: Target, staging: sql.Identifier) -> None:
+    """Remove the rows whose key is not staged. One with a null in its key counts as such, and is inserted again."""
+    same = sql.SQL(" AND ").join(sql.SQL("s.{0} = t.{0}").format(sql.Identifier(name)) for name in target.key)
+    connection.execute(
+        sql.SQL("DELETE FROM {table} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same})").format(
+            table=target.sql_name, staging=staging, same=same
+        )
+    )
 
 
 def _staging(connection: Connection, target: Target) -> sql.Identifier:

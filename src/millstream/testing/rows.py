@@ -17,10 +17,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from millstream.event import Event, fields
 from millstream.settings import MillstreamError, Settings
+from millstream.spark import provenance
 from millstream.spark.analysis import called
-from millstream.spark.decode import ORIGIN, ORIGIN_TYPE, schema
+from millstream.spark.inputs.json import schema
+from millstream.spark.operators.windows import flatten
+from millstream.spark.provenance import ORIGIN
 from millstream.spark.session import session
-from millstream.spark.windows import flatten
 
 Rows = Sequence[Event] | Sequence[Mapping[str, Any]] | type[Event]
 
@@ -42,7 +44,8 @@ def run(function: Callable[..., DataFrame], /, *inputs: Rows, **named: Rows) -> 
         ms.testing.run(delay_by_hour, departures=[Departure(origin="JFK", …), …])
 
     inputs: in the order of the function's parameters, or by their names. A topic's are events (or their class, for none at
-    all), a table's are dicts. Event frames have the column `_origin` too: the parameter's name, partition 0, the index as offset.
+    all), a table's are dicts. Event frames name their cause too, in the column `_origin`: the parameter's name, partition 0, the
+    index as offset.
     Windows come flattened as in a view (`hour` as hour_start and hour_end), `_origin` is left out, times are in UTC. The order
     of the rows is Spark's. There is no watermark: no event is late.
 
@@ -58,9 +61,7 @@ def run(function: Callable[..., DataFrame], /, *inputs: Rows, **named: Rows) -> 
     spark = spark_session()
     frames = [frame(spark, name, given[name]) for name in parameters]
     result = flatten(called(function.__name__, function, *frames))
-    shown: list[dict[str, Any]] = (
-        result.select(*[f"`{c}`" for c in result.columns if c != ORIGIN]).toArrow().to_pylist()
-    )
+    shown: list[dict[str, Any]] = result.drop(ORIGIN).toArrow().to_pylist()
     return shown
 
 
@@ -96,7 +97,7 @@ def _events(spark: SparkSession, topic: str, kind: type[Event], rows: Sequence[E
         {"topic": topic, "partition": 0, "offset": i, "timestamp": _EPOCH + timedelta(milliseconds=i)}
         for i in range(len(rows))
     ]
-    types = schema(kind).add(ORIGIN, ORIGIN_TYPE, False)
+    types = schema(kind).add(ORIGIN, provenance.TYPE, False)
     table = pa.table(columns, schema=to_arrow_schema(types, timezone="UTC"))
     return spark.createDataFrame(table, schema=types)
 

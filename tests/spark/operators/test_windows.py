@@ -14,7 +14,7 @@ def at(hour, minute=0, second=0, micro=0):
 
 
 def test_a_window_has_its_start_and_not_its_end(spark):
-    from millstream.spark.windows import flatten, tumbling
+    from millstream.spark.operators.windows import flatten, tumbling
 
     times = [at(4, 59, 59, 999999), at(5), at(5, 59, 59, 999999), at(6)]
     frame = spark.createDataFrame([(t,) for t in times], "t timestamp").select(tumbling("t", "1 hour").alias("hour"))
@@ -23,7 +23,7 @@ def test_a_window_has_its_start_and_not_its_end(spark):
 
 
 def test_sizes(spark):
-    from millstream.spark.windows import tumbling
+    from millstream.spark.operators.windows import tumbling
 
     frame = spark.createDataFrame([(at(5, 17, 3),)], "t timestamp")
     for size, start in ((timedelta(minutes=15), at(5, 15)), ("1 day", at(0)), ("500 ms", at(5, 17, 3))):
@@ -34,7 +34,7 @@ def test_sizes(spark):
 
 
 def test_keys(spark):
-    from millstream.spark.windows import flat_key, tumbling
+    from millstream.spark.operators.windows import flat_key, tumbling
 
     frame = spark.createDataFrame([(at(5), "JFK")], "t timestamp, origin string")
     schema = frame.select("origin", tumbling("t", "1 hour").alias("hour")).schema
@@ -44,7 +44,7 @@ def test_keys(spark):
 
 
 def test_other_structs_stay(spark):
-    from millstream.spark.windows import flatten
+    from millstream.spark.operators.windows import flatten
 
     frame = spark.sql("select struct(1 as start, 2 as end) as span, 3 as `a.b`")
     assert flatten(frame).columns == ["span", "a.b"]

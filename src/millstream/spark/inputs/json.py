@@ -27,12 +27,13 @@ from pyspark.sql import types as T
 
 from millstream.app.inputs import Topic
 from millstream.event import Event, Field, fields
+from millstream.spark import provenance
+from millstream.spark.inputs.future import reason_future
 from millstream.spark.kafka import JSON_COLUMN
+from millstream.spark.provenance import ORIGIN
 
-ORIGIN = "_origin"
-_SCALE = (
-    18  # of decimal(38,18): Spark's decimals have a fixed scale; a value that does not fit is malformed, not rounded
-)
+# Of decimal(38,18): Spark's decimals have a fixed scale; a value that does not fit is malformed, not rounded.
+_SCALE = 18
 
 _CORRUPT = "_corrupt"
 _OPTIONS = {
@@ -91,16 +92,15 @@ MAX_SHOWN = 80  # characters of a value in a reason, which people read
 
 
 def events(messages: DataFrame, topic: Topic) -> DataFrame:
-    """Return the well-formed events of the topic's messages: a column per field, and the struct `_origin`.
+    """Return the well-formed events of the topic's messages: a column per field, and their cause (`provenance`).
 
-    messages: a frame, streaming or not, with the Kafka connector's columns. `_origin` has the fields topic, partition, offset and
-    timestamp (the log's time of the message).
+    messages: a frame, streaming or not, with the Kafka connector's columns.
     """
     declared = fields(topic.event)
     parsed = messages.select(
         _parsed(topic.event).alias("_v"),
         _strings(topic.event).alias("_v_strings"),
-        F.struct("topic", "partition", "offset", "timestamp").alias(ORIGIN),
+        provenance.of_message(),
     )
     # Of a required field it is enough to ask, behind the generator, whether its column is null; the others need their token.
     required = [f for f in declared if not f.nullable]
@@ -124,7 +124,7 @@ def malformed(messages: DataFrame, topics: Sequence[Topic]) -> DataFrame:
         *[F.when(F.col("topic") == t.name, _parsed(t.event)).alias(names[t.name]) for t in topics],
         *[F.when(F.col("topic") == t.name, _strings(t.event)).alias(f"{names[t.name]}_strings") for t in topics],
     ).where(F.col("value").isNotNull())  # fmt: skip
-    reason = _by_topic({t.name: _reason(t.event, names[t.name]) for t in topics})
+    reason = _by_topic({t.name: _reason(t, names[t.name]) for t in topics})
     found = parsed.select(
         "topic", "partition", "offset", "timestamp", "key", "value", F.inline(F.array(F.struct(reason.alias("reason"))))
     )
@@ -135,16 +135,6 @@ def schema(event: type[Event]) -> T.StructType:
     """Return the Spark schema of an event's columns, without `_origin`."""
     columns = [T.StructField(f.name, _TYPE[f.kind], f.nullable, _METADATA.get(f.kind)) for f in fields(event)]
     return T.StructType(columns)
-
-
-ORIGIN_TYPE = T.StructType(
-    [
-        T.StructField("topic", T.StringType(), False),
-        T.StructField("partition", T.IntegerType(), False),
-        T.StructField("offset", T.LongType(), False),
-        T.StructField("timestamp", T.TimestampType(), False),
-    ]
-)
 
 
 def _text() -> Column:
@@ -243,9 +233,9 @@ def _by_topic(reasons: Mapping[str, Column]) -> Column:
     return result
 
 
-def _reason(event: type[Event], parsed: str) -> Column:
-    """Why the value is malformed, or null when it is well-formed. Only malformed values pay for the second look."""
-    declared = fields(event)
+def _reason(topic: Topic, parsed: str) -> Column:
+    """Why the value is no event of its topic, or null when it is one. Only malformed values pay for the second look."""
+    declared = fields(topic.event)
     variant = F.try_parse_json(_text())
     checks = [
         F.when(~F.is_valid_utf8(_text()), "the value is not UTF-8"),
@@ -258,7 +248,9 @@ def _reason(event: type[Event], parsed: str) -> Column:
         *[_field_reason(f, variant, parsed) for f in declared],
         F.lit("the value does not have the event's fields"),
     ]
-    return F.when(~_accepted(declared, parsed), F.coalesce(*checks))
+    malformed = F.when(~_accepted(declared, parsed), F.coalesce(*checks))
+    times = [f for f in declared if f.name == topic.event_time]
+    return F.coalesce(malformed, *[reason_future(topic, _converted(f, parsed), F.col("timestamp")) for f in times])
 
 
 def _field_reason(field: Field, variant: Column, parsed: str) -> Column:

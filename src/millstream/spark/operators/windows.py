@@ -1,4 +1,4 @@
-"""Windows over event time: what users group by, the watermark that bounds their state, and how results carry them."""
+"""Windows over event time: what users group by, and how results carry them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from millstream.app.inputs import Topic
 from millstream.event import duration
 from millstream.event.duration import spark_interval
 from millstream.settings import MillstreamError
+from millstream.spark.provenance import ORIGIN
 
 
 def tumbling(column: str | Column, size: str | timedelta) -> Column:
@@ -23,13 +23,6 @@ def tumbling(column: str | Column, size: str | timedelta) -> Column:
     a view then has the columns hour_start and hour_end. Raises MillstreamError for a size that is no positive duration.
     """
     return F.window(column, spark_interval(duration(size)))
-
-
-def with_watermark(frame: DataFrame, topic: Topic) -> DataFrame:
-    """Return the topic's events with their event time declared to Spark: older ones than the newest by more than the topic's
-    lateness no longer count, and the state of windows that end before is dropped.
-    """
-    return frame.withWatermark(topic.event_time, spark_interval(topic.lateness)) if topic.event_time else frame
 
 
 def is_window(kind: T.DataType) -> bool:
@@ -65,7 +58,7 @@ def flat_key(key: Sequence[str], schema: T.StructType, where: str) -> tuple[str,
         if name not in schema.names:
             raise MillstreamError(
                 f"{where}: the key names {name!r}, which the function's result lacks;"
-                f" it has {', '.join(n for n in schema.names if n != '_origin')}."
+                f" it has {', '.join(n for n in schema.names if n != ORIGIN)}."
                 " Give the column that name with .alias(…), or change the key."
             )
     return tuple(f"{name}_start" if is_window(schema[name].dataType) else name for name in key)

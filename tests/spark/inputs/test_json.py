@@ -65,7 +65,7 @@ def messages(spark, values, topic="everything"):
 
 def spark_says(spark, values, topic=TOPIC):
     """Return the accepted rows and the rejected ones' reasons, by index."""
-    from millstream.spark.decode import events, malformed
+    from millstream.spark.inputs.json import events, malformed
 
     frame = messages(spark, values, topic.name)
     accepted = {r["_origin"]["offset"]: r for r in events(frame, topic).toArrow().to_pylist()}
@@ -256,7 +256,7 @@ def test_what_only_msgspec_accepts(spark):
 
 
 def test_each_topic_has_its_own_schema(spark):
-    from millstream.spark.decode import malformed
+    from millstream.spark.inputs.json import malformed
 
     class Other(Event):
         name: str
@@ -267,7 +267,7 @@ def test_each_topic_has_its_own_schema(spark):
 
 
 def test_events_carry_their_origin_and_declared_types(spark):
-    from millstream.spark.decode import ORIGIN, events, schema
+    from millstream.spark.inputs.json import ORIGIN, events, schema
 
     frame = events(messages(spark, [altered()]), TOPIC)
     assert frame.columns == [*Everything.__struct_fields__, ORIGIN]
@@ -282,7 +282,7 @@ def test_events_carry_their_origin_and_declared_types(spark):
 
 def test_the_parser_runs_once(spark):
     """Neither our filter nor the user's may be pushed below the parser, which would then run twice."""
-    from millstream.spark.decode import events
+    from millstream.spark.inputs.json import events
 
     frame = events(messages(spark, [altered()]), TOPIC).where("real > 1").select("text")
     plan = frame._jdf.queryExecution().executedPlan().toString()

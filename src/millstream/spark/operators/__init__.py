@@ -1,0 +1,1 @@
+"""Operators: functions of DataFrames and columns for those who write queries. No I/O."""
