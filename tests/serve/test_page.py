@@ -173,7 +173,8 @@ def phone(page):
 TOO_WIDE = """
 const wide = [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > 391
   && !e.closest(".scroll, .chart, .card > table"));
-return [innerWidth, document.documentElement.scrollWidth, wide.slice(0, 9).map((e) => e.tagName + "." + e.className + "#" + e.id)];
+const whole = document.documentElement.scrollWidth;
+return [innerWidth, whole, wide.slice(0, 9).map((e) => e.tagName + "." + e.className + "#" + e.id)];
 """
 
 
