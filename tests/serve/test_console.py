@@ -45,19 +45,24 @@ def reading(*topics, lags=(), rates=None):
 
 
 def state(**more):
-    """A state in which everything has just begun, with `more`."""
+    """A state of the flights in which everything has just begun, with `more`."""
+    return state_of(DESCRIPTION, **{"views": [ViewState("delay_by_hour", ["origin", "hour"])]} | more)
+
+
+def state_of(description, **more):
+    """A state of an application in which everything has just begun, with `more`."""
     found = more.pop("reading", Reading())
     facts = more.pop("facts", {})
     dead = more.get("dead_letters", NO_DEAD)
-    topics, groups = topic_states(DESCRIPTION, found), group_states(DESCRIPTION, found)
-    queries = query_states(DESCRIPTION, facts, {g.query: g.lag for g in groups if g.query}, dead)
+    topics, groups = topic_states(description, found), group_states(description, found)
+    queries = query_states(description, facts, {g.query: g.lag for g in groups if g.query}, dead)
     values = {
-        "app": "flights", "at": 1000.0,
+        "app": description["app"], "at": 1000.0,
         "kafka": Connection("Kafka log", True, None, 1000.0), "postgres": Connection("PostgreSQL", True, None, 1000.0),
         "totals": totals(topics, groups, queries, dead), "topics": topics, "groups": groups, "queries": queries,
         "captures": part_states(facts, "capture"), "replays": part_states(facts, "replay"),
         "deliveries": part_states(facts, "deliver"), "processes": part_states(facts, "process"),
-        "views": [ViewState("delay_by_hour", ["origin", "hour"])], "alerts": [], "dead_letters": NO_DEAD,
+        "views": [], "alerts": [], "dead_letters": NO_DEAD,
     } | more  # fmt: skip
     return State(**values)
 

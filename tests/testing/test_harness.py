@@ -18,9 +18,6 @@ pytestmark = pytest.mark.system
 app = ms.App("fleet")
 app.table("planes", source=ms.postgres("ops", table="planes"))
 
-torn = ms.App("fleet")
-torn.table("lost", source=ms.postgres("ops", table="lost"))
-
 NEW = """
 DROP TABLE IF EXISTS planes;
 CREATE TABLE planes (tailnum text PRIMARY KEY, seats integer);
