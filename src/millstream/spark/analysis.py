@@ -237,7 +237,8 @@ def _is_bounded(frame: DataFrame, join: Any) -> bool:
     if any(_has_watermark(a) for equal in _equalities(join.condition().get()) for a in _items(equal.children())):
         return True
     helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
-    left, right, any_time = join.left().outputSet(), join.right().outputSet(), jvm.scala.Option.apply(1_000_000)
+    # Any time does, as a Java Long: py4j makes an Integer of what fits into one.
+    left, right, any_time = join.left().outputSet(), join.right().outputSet(), jvm.scala.Option.apply(2**40)
     return all(
         helper.getStateValueWatermark(kept, other, join.condition(), any_time).isDefined()
         for kept, other in ((left, right), (right, left))
