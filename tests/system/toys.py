@@ -1,6 +1,6 @@
-"""An application whose source, format and output are made here, without a line in the package: a change of each kind is a new file.
+"""An application whose source, format and output are made here, without a line in the package.
 
-Words are counted: `counts` brings events as "word:number", `numbers` is a table that follows a file, and each batch of the joined
+Words are counted: `words` brings events as "word:number", `numbers` is a table that follows a file, and each batch of the joined
 rows is appended to a file.
 """
 
@@ -46,8 +46,8 @@ class Colon:
 def _parts() -> tuple[Any, Any]:
     from pyspark.sql import functions as F
 
-    text = F.col("value").cast("string")
-    return F.split(text, ":")[0], F.split(text, ":")[1].try_cast("bigint")
+    parts = F.split(F.col("value").cast("string"), ":")
+    return F.get(parts, F.lit(0)), F.get(parts, F.lit(1)).try_cast("bigint")
 
 
 def events(messages: Any, topic: Any) -> Any:
