@@ -181,8 +181,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, broker(Path(folder) / "log", options.kafka) as kafka:
         settings = Settings(data=Path(folder), cache=Settings.load().cache)
         spark = session("bench", settings, slots=local_slots([PARTITIONS]))
-        tables = TableCopies(kafka, [], settings.data / "tables")
-        context = Context(spark, f"bench{int(time.time())}", replace(settings, kafka=kafka), tables)
+        context = Context(
+            spark,
+            f"bench{int(time.time())}",
+            replace(settings, kafka=kafka),
+            TableCopies(kafka, [], settings.data / "tables"),
+        )
         events = departures(options.events)
         print(f"{'query':<14}{'repeat':>7}{'events':>9}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}")
         for repeat in range(options.repeats):

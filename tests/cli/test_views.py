@@ -127,12 +127,12 @@ def kept(conninfo, tmp_path, monkeypatch):
     from millstream.stores.store import Claim
 
     monkeypatch.setenv("MILLSTREAM_DATA", str(tmp_path))
-    where = folder.checkpoint(tmp_path, "kept", "totals")
+    where = folder.checkpoint(Settings(data=tmp_path), "kept", "totals")
     where.mkdir(parents=True)
     (where / "metadata").write_text(json.dumps({"id": ID}))
     rows = pyarrow.table({"k": ["a"], "n": [1]})
     settings = Settings(data=tmp_path, postgres=conninfo)
-    table = postgresql.keep(settings, "totals", rows.schema, ["k"], Claim.of(tmp_path, "kept", "totals"))
+    table = postgresql.keep(settings, "totals", rows.schema, ["k"], Claim.of(Settings(data=tmp_path), "kept", "totals"))
     table.apply(rows, query_id=ID, batch_id=0)
     table.close()
     yield where

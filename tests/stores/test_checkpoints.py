@@ -38,14 +38,14 @@ def settings(server: Server, tmp_path: Path) -> Iterator[Settings]:
 
 def begin(data: Path, query_id: uuid.UUID) -> str:
     """A checkpoint of the query "view" in a data folder."""
-    where = folder.checkpoint(data, "app", "view")
+    where = folder.checkpoint(Settings(data=data), "app", "view")
     where.mkdir(parents=True)
     (where / "metadata").write_text(json.dumps({"id": str(query_id)}))
     return str(query_id)
 
 
 def keep(settings: Settings, data: Path) -> postgresql.KeptTable:
-    return postgresql.keep(settings, "view", ROWS.schema, ["k"], Claim.of(data, "app", "view"))
+    return postgresql.keep(settings, "view", ROWS.schema, ["k"], Claim.of(Settings(data=data), "app", "view"))
 
 
 def rows(settings: Settings) -> list[Any]:
@@ -74,7 +74,7 @@ def test_a_second_run_elsewhere_empties_nothing(settings: Settings, first: str, 
     other = begin(tmp_path / "other", uuid.UUID(int=2))
     with pytest.raises(MillstreamError, match=r"app\.view belongs to another run.*views rebuild app\.view --execute"):
         keep(settings, tmp_path / "other")
-    target = postgresql.keep(settings, "view", ROWS.schema, ["k"], Claim.of(settings.data, "app", "view"))._target
+    target = postgresql.keep(settings, "view", ROWS.schema, ["k"], Claim.of(settings, "app", "view"))._target
     with connect(settings.postgres, autocommit=True) as connection, pytest.raises(MillstreamError, match="another run"):
         claim = Claim.of(tmp_path / "other", "app", "view")
         postgresql.apply(connection, target, OTHERS, claim=claim, batch_id=0)
@@ -95,10 +95,10 @@ def test_whether_the_owner_is_connected_is_seen(settings: Settings) -> None:
 
 
 def test_a_lost_checkpoint_changes_no_table_either(settings: Settings, first: str) -> None:
-    folder.checkpoint(settings.data, "app", "view").rename(settings.data / "lost")
+    folder.checkpoint(settings, "app", "view").rename(settings.data / "lost")
     wider = pa.table({"k": ["a"], "n": [1], "extra": ["x"]})
     with pytest.raises(MillstreamError, match="a checkpoint that is gone from here"):
-        postgresql.keep(settings, "view", wider.schema, ["k"], Claim.of(settings.data, "app", "view"))
+        postgresql.keep(settings, "view", wider.schema, ["k"], Claim.of(settings, "app", "view"))
     with connect(settings.postgres) as connection:
         assert connection.execute("SELECT * FROM app.view LIMIT 0").description is not None
         assert [c.name for c in connection.execute("SELECT * FROM app.view LIMIT 0").description or ()] == ["k", "n"]
@@ -184,7 +184,7 @@ from millstream.stores import postgresql
 from millstream.stores.store import Claim
 conninfo, data, query_id = sys.argv[1:]
 rows = pa.table({"k": ["z"], "n": [9]})
-claim = Claim.of(Path(data), "app", "view")
+claim = Claim.of(Settings(data=Path(data)), "app", "view")
 kept = postgresql.keep(Settings(postgres=conninfo), "view", rows.schema, ["k"], claim)
 print(json.dumps(kept.apply(rows, query_id=query_id, batch_id=0)))
 """

@@ -20,6 +20,7 @@ START_S = 60.0
 
 DRIVER = """
 import json, sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from millstream.settings import Kafka, MillstreamError, Settings
@@ -33,7 +34,7 @@ shared = Path(checkpoints) if checkpoints else None
 settings = Settings(data=Path(data), spark=master, spark_options=options, checkpoints=shared)
 spark = session("it", settings, connector=False)
 print(json.dumps({"partitions": spark.conf.get("spark.sql.shuffle.partitions")}), flush=True)
-context = Context(spark, "it", Kafka("127.0.0.1:1"), "", settings.data, None, shared)
+context = Context(spark, "it", replace(settings, kafka=Kafka("127.0.0.1:1")), None)
 stream = Memory(spark)
 seen = []
 

@@ -7,7 +7,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import millstream as ms
-from millstream.capture.slot import slot_name
+from millstream.capture.postgres.slot import slot_name
 from millstream.postgresql.connect import ensure_database
 from millstream.postgresql.server import Server
 from millstream.settings import MillstreamError, Settings

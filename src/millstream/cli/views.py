@@ -123,7 +123,7 @@ def _change(at: Common, word: str, name: str, app: str | None, execute: bool) ->
     with _store(at, alone=execute) as settings:
         view = _named(settings, name, app)
         query = view.owner.query if view.owner else view.name
-        checkpoint = folder.checkpoint(data, view.app, query)
+        checkpoint = folder.checkpoint(at.settings, view.app, query)
         plan = {
             "view": f"{view.app}.{view.name}",
             "owner": view.owner.describe() if view.owner else None,
@@ -138,7 +138,7 @@ def _change(at: Common, word: str, name: str, app: str | None, execute: bool) ->
                     postgresql.drop(settings, view.app, view.name)
             elif view.owner is not None:
                 postgresql.rebuild(settings, view.app, view.name)
-            plan["put_aside"] = str(folder.put_aside(data, view.app, query) or "") or None
+            plan["put_aside"] = str(folder.put_aside(at.settings, view.app, query) or "") or None
     if at.json:
         at.out.document(plan)
         return
@@ -164,7 +164,7 @@ def _named(settings: Settings, name: str, app: str | None) -> Stored:
     schema, _, view = name.rpartition(".")
     found = tables(settings, schema or app, count=True)
     there = any(one.name == view for one in found)
-    if schema and not there and folder.checkpoint(settings.data, schema, view).is_dir():
+    if schema and not there and folder.checkpoint(settings, schema, view).is_dir():
         return Stored(schema, view)
     return _pick(found, name)
 

@@ -14,10 +14,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millstream.app.query import Query
 from millstream.settings import Kafka, MillstreamError, Settings
-from millstream.spark import replay
 from millstream.spark.analysis import stateful
 from millstream.spark.session import Writer, is_local
 from millstream.spark.tables import TableCopies
+from millstream.stores import folder
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,21 @@ class Context:
 
     @property
     def kafka(self) -> Kafka:
-        """The address of the log."""
+        """The log's address."""
         return self.settings.log
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self.settings.data
 
     def checkpoint(self, query: str) -> Path:
         """The folder of a query's checkpoint: offsets, commits and state."""
-        return replay.checkpoint(self.settings, self.app, query)
+        return folder.checkpoint(self.settings, self.app, query)
 
     def aside(self, query: str) -> Path:
         """Where a query's checkpoint goes when another takes its place; the time is added to the name."""
-        return replay.aside(self.settings, self.app, query)
+        return folder.aside(self.settings, self.app, query)
 
     def query_id(self, query: str) -> str:
         """The identity of the query's checkpoint, which a new checkpoint changes. Known once the query has started."""

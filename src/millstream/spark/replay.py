@@ -24,6 +24,7 @@ from pathlib import Path
 
 from millstream.settings import MillstreamError, Settings
 from millstream.settings.files import replace, sync_folder
+from millstream.stores.folder import aside, checkpoint
 
 VERSION = 1
 Offsets = Mapping[tuple[str, int], int]
@@ -36,17 +37,6 @@ def query_of(settings: Settings, group: str) -> tuple[str, str] | None:
         return None
     there = checkpoint(settings, app, query).is_dir() or _marker(settings.data, app, query).exists()
     return (app, query) if there else None
-
-
-def checkpoint(settings: Settings, app: str, query: str) -> Path:
-    """Return the folder of a query's checkpoint."""
-    return settings.checkpoint_root / app / query
-
-
-def aside(settings: Settings, app: str, query: str) -> Path:
-    """Return where a query's checkpoint goes when another takes its place; the time is added. On the checkpoint's own disk."""
-    root = settings.checkpoints / ".replaced" if settings.checkpoints else settings.data / "replaced"
-    return root / app / query
 
 
 def mark(data: Path, app: str, query: str, offsets: Offsets) -> Path:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
+
+from millstream.settings import Settings
+from millstream.settings.files import sync_folder
 
 
 def place(data: Path) -> str:
@@ -14,9 +16,15 @@ def place(data: Path) -> str:
     return f"{socket.gethostname()}:{data.absolute()}"
 
 
-def checkpoint(data: Path, app: str, query: str) -> Path:
-    """Return the folder of a query's checkpoint."""
-    return data / "checkpoints" / app / query
+def checkpoint(settings: Settings, app: str, query: str) -> Path:
+    """Return the folder of a query's checkpoint: offsets, commits and state."""
+    return settings.checkpoint_root / app / query
+
+
+def aside(settings: Settings, app: str, query: str) -> Path:
+    """Return where a query's checkpoint goes when another takes its place; the time is added. On the checkpoint's own disk."""
+    root = settings.checkpoints / ".replaced" if settings.checkpoints else settings.data.absolute() / "replaced"
+    return root / app / query
 
 
 def query_id(checkpoint: Path) -> str | None:
@@ -27,27 +35,25 @@ def query_id(checkpoint: Path) -> str | None:
         return None
 
 
-def earlier(data: Path, app: str, query: str) -> frozenset[str]:
+def earlier(settings: Settings, app: str, query: str) -> frozenset[str]:
     """Return the ids of the query's checkpoints that were put aside because the user asked to begin again."""
-    ids = (query_id(folder) for folder in (data / "replaced" / app).glob(f"{query}-2*"))
+    there = aside(settings, app, query)
+    ids = (query_id(folder) for folder in there.parent.glob(f"{query}-2*"))
     return frozenset(found for found in ids if found is not None)
 
 
-def put_aside(data: Path, app: str, query: str) -> Path | None:
-    """Move a query's checkpoint to <data>/replaced/<app>/<query>-<time>, on disk when it returns; None when there is none.
+def put_aside(settings: Settings, app: str, query: str) -> Path | None:
+    """Move a query's checkpoint to where `aside` says, on disk when it returns; None when there is none.
 
     Nothing may run in the data folder. The query then begins at the beginning.
     """
-    where = checkpoint(data, app, query)
+    where = checkpoint(settings, app, query)
     if not where.is_dir():
         return None
-    to = data / "replaced" / app / f"{query}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+    to = aside(settings, app, query)
+    to = to.with_name(f"{to.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
     to.parent.mkdir(parents=True, exist_ok=True)
     where.rename(to)
     for folder in (to.parent, where.parent):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(folder)
     return to

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.settings import Settings
@@ -34,10 +33,10 @@ class Claim:
     earlier: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, data: Path, app: str, query: str) -> Claim:
-        """Return the claim of the run in a data folder."""
-        current = folder.query_id(folder.checkpoint(data, app, query))
-        return cls(app, query, folder.place(data), current, folder.earlier(data, app, query))
+    def of(cls, settings: Settings, app: str, query: str) -> Claim:
+        """Return the claim of the run with these settings."""
+        current = folder.query_id(folder.checkpoint(settings, app, query))
+        return cls(app, query, folder.place(settings.data), current, folder.earlier(settings, app, query))
 
 
 @dataclass(frozen=True)

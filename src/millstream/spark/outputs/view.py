@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from importlib import import_module
 from typing import cast
 
 import pyarrow as pa
@@ -33,11 +34,10 @@ from millstream.spark.context import Context
 from millstream.spark.kafka import read_stream
 from millstream.spark.operators.windows import flat_key, flatten
 from millstream.spark.provenance import ORIGIN
-from millstream.stores import postgresql
-from millstream.stores.store import Claim
+from millstream.stores.store import Claim, Store
 
 # Views of one application start side by side, and PostgreSQL's "IF NOT EXISTS" does not keep two from making one schema.
-_ENSURING = threading.Lock()
+_KEEPING = threading.Lock()
 
 
 def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
@@ -106,13 +106,16 @@ class ViewTable:
         """Make the table, or bring it up to `rows`. Raises MillstreamError when the store does not let us, or it is another's."""
         self._context = context
         self._query = query
-        with _ENSURING:
-            self._kept = postgresql.keep(
+        [stored] = query.output.tables(context.app, query)
+        store: Store = import_module(stored.store)
+        claim = Claim.of(context.settings, context.app, query.name)
+        with _KEEPING:
+            self._kept = store.keep(
                 context.settings,
-                query.output.to,
+                stored.name,
                 to_arrow_schema(rows, timezone="UTC"),
                 key,
-                Claim.of(context.settings.data, context.app, query.name),
+                claim,
                 f"millstream {context.app}.{query.name}",
             )
 
@@ -122,8 +125,9 @@ class ViewTable:
         whole: the rows are all that the view is to hold.
         """
         query_id = self._context.query_id(self._query.name)
-        sent = self._kept.apply(rows, query_id=query_id, batch_id=number, whole=whole)
-        self._context.wrote(self._query.name, sent or 0)
+        self._context.wrote(
+            self._query.name, self._kept.apply(rows, query_id=query_id, batch_id=number, whole=whole) or 0
+        )
 
 
 def _write_groups(table: ViewTable, batch: DataFrame, number: int) -> None:
