@@ -207,7 +207,7 @@ def check_bounded(where: str, frame: DataFrame) -> None:
                         " to the columns."
                     )
             case "Join":
-                if node.left().isStreaming() and node.right().isStreaming() and not _is_bounded(frame, node):
+                if node.left().isStreaming() and node.right().isStreaming() and not _is_bounded(node):
                     raise MillstreamError(
                         f"{where}: the join of two streams has no bound in time, so both are kept for ever. Bound the event"
                         ' times of both, for example F.expr("b_at BETWEEN a_at AND a_at + INTERVAL 1 HOUR"), and declare'
@@ -227,22 +227,14 @@ def _has_watermark(expression: Any) -> bool:
         return False
 
 
-def _is_bounded(frame: DataFrame, join: Any) -> bool:
-    """Whether the join's condition lets Spark forget rows of both sides (Spark's StreamingSymmetricHashJoinHelper)."""
+def _is_bounded(join: Any) -> bool:
+    """Whether the join's condition is about event times of both sides: their windows, or one time in terms of the other."""
     if join.condition().isEmpty():
         return False
-    jvm = frame.sparkSession._jvm
-    assert jvm is not None
-    join = jvm.org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions.apply(join)  # BETWEEN by two comparisons
-    if any(_has_watermark(a) for equal in _equalities(join.condition().get()) for a in _items(equal.children())):
+    condition = join.condition().get()
+    if any(_has_watermark(a) for equal in _equalities(condition) for a in _items(equal.children())):
         return True
-    helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
-    # Any time does, as a Java Long: py4j makes an Integer of what fits into one.
-    left, right, any_time = join.left().outputSet(), join.right().outputSet(), jvm.scala.Option.apply(2**40)
-    return all(
-        helper.getStateValueWatermark(kept, other, join.condition(), any_time).isDefined()
-        for kept, other in ((left, right), (right, left))
-    )
+    return sum(_has_watermark(a) for a in _items(condition.references().toSeq())) > 1
 
 
 def _equalities(condition: Any) -> Iterator[Any]:
