@@ -58,8 +58,8 @@ def test_people_see_what_it_is_and_what_would_be_made(capsys, application, tmp_p
     assert "  read by no query: items" in lines
     assert "  spark          after capture-ops, jars, postgres, topics" in lines
     assert "  log: embedded (not running: what is missing would be created)" in lines
-    assert "    + topic items  2 partitions, cleanup.policy=compact" in lines
-    assert "    + table shop.sold" in lines
+    assert "    ? topic items  2 partitions, cleanup.policy=compact" in lines
+    assert "    ? table shop.sold" in lines
     assert not (tmp_path / "data").exists()
 
 

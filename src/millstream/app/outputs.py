@@ -48,7 +48,7 @@ class View(Base):
 
     def tables(self, app: str, query: Query) -> Sequence[StoredTable]:
         """See Output."""
-        return (StoredTable(POSTGRESQL, app, self.to),)
+        return (StoredTable(POSTGRESQL, app, self.to, query.name),)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class StoredTable:
     store: str
     app: str
     name: str
+    query: str = ""
 
 
 @dataclass(frozen=True)

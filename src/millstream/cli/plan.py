@@ -26,7 +26,8 @@ File = Annotated[
 ]
 _SIGNS = {
     "create": "[green]+[/] {name}  {detail}",
-    "unknown": "[green]+[/] {name}  {detail}",
+    "unknown": "[dim]?[/] {name}  {detail}",
+    "refused": "[red]![/] {name}  {detail}",
     "differs": "[yellow]~[/] {name}  {detail}; it would be left as it is",
 }
 
@@ -35,7 +36,8 @@ _SIGNS = {
 def plan(at: Common, file: File) -> None:
     """Show what an application is and what running it would create or change. Touches nothing.
 
-    The topics and tables are compared with the log and the database that are given, or that run in the data folder.
+    The topics and tables are compared with the log and the database that are given, or that run in the data folder. Ends with 1
+    when one that is given does not answer, or `run` would refuse something.
     """
     from rich.console import Console
 
@@ -52,6 +54,9 @@ def plan(at: Common, file: File) -> None:
         at.out.document(as_values(app, planned, compared))
     else:
         show(Console(), app, planned, compared)
+    unseen = any(place.problem and not place.embedded for place in (compared.log, compared.store))
+    if unseen or any(change.state == "refused" for change in compared.changes):
+        raise typer.Exit(1)
 
 
 def as_values(app: App, planned: Graph, compared: Comparison) -> dict[str, Any]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from psycopg.conninfo import make_conninfo
+from psycopg.sql import Identifier
+
 from millstream.app.graph import STORE, Graph
+from millstream.app.query import StoredTable
 from millstream.app.topics import NeededTopic
 from millstream.client.admin import TopicFacts, describe_topics, topic_names
 from millstream.client.wait import wait_for_kafka
-from millstream.postgresql.connect import address, connect
+from millstream.postgresql.connect import Connection, address, connect
 from millstream.run import runfile
 from millstream.settings import Kafka, MillstreamError, Settings
+from millstream.stores import checkpoints
+from millstream.stores.ownership import decide
+from millstream.stores.store import Claim
 
-State = Literal["create", "kept", "differs", "unknown"]
+State = Literal["create", "kept", "differs", "refused", "unknown"]
 _PATIENCE = 3.0  # seconds for a log to answer; a plan is for a human who waits
 
 
@@ -23,7 +30,8 @@ class Change:
     """A topic or a view's table, and what running the application means for it.
 
     state: "create": it is missing and would be made; "kept": it is there, as it should be; "differs": it is there, otherwise than
-    declared, and would be left so; "unknown": nothing to compare with, so it would be made if it is missing.
+    declared, and would be left so; "refused": `run` would not touch it, and its query would fail for the reason in `detail`;
+    "unknown": nothing to compare with, so it would be made if it is missing.
     """
 
     kind: Literal["topic", "table"]
@@ -58,9 +66,8 @@ def compare(graph: Graph, settings: Settings) -> Comparison:
     kafka = settings.kafka or (Kafka(embedded["kafka"]) if "kafka" in embedded else None)
     postgres = settings.postgres or embedded.get("postgres", "")
     topics, log = _look_at_log(kafka, {t.name for t in graph.topics}, embedded=settings.kafka is None)
-    tables, store = _look_at_store(postgres, graph.app, embedded=not settings.postgres)
-    views = [_table(graph.app, table.name, tables) for table in graph.tables]
-    return Comparison(log, store, tuple(compare_topics(graph.topics, topics)) + tuple(views))
+    views, store = _look_at_store(replace(settings, postgres=postgres), graph, embedded=not settings.postgres)
+    return Comparison(log, store, (*compare_topics(graph.topics, topics), *views))
 
 
 def compare_topics(plans: Iterable[NeededTopic], facts: Mapping[str, TopicFacts] | None) -> list[Change]:
@@ -88,11 +95,6 @@ def _normal(value: str) -> tuple[str, ...]:
     return tuple(sorted(word.strip() for word in value.split(",")))
 
 
-def _table(app: str, view: str, tables: Set[str] | None) -> Change:
-    state: State = "unknown" if tables is None else "kept" if view in tables else "create"
-    return Change("table", f"{app}.{view}", state)
-
-
 def _look_at_log(kafka: Kafka | None, names: Set[str], *, embedded: bool) -> tuple[dict[str, TopicFacts] | None, Place]:
     if kafka is None:
         return None, Place("embedded", True, "not running")
@@ -106,13 +108,27 @@ def _look_at_log(kafka: Kafka | None, names: Set[str], *, embedded: bool) -> tup
     return facts, Place(where, embedded)
 
 
-def _look_at_store(conninfo: str, app: str, *, embedded: bool) -> tuple[set[str] | None, Place]:
-    if not conninfo:
-        return None, Place("embedded", True, "not running")
-    where = f"{'embedded, ' if embedded else ''}{address(conninfo)}"
+def _look_at_store(settings: Settings, graph: Graph, *, embedded: bool) -> tuple[list[Change], Place]:
+    unknown = [Change("table", f"{t.app}.{t.name}", "unknown") for t in graph.tables]
+    if not settings.postgres:
+        return unknown, Place("embedded", True, "not running")
+    where = f"{'embedded, ' if embedded else ''}{address(settings.postgres)}"
+    there = make_conninfo(settings.postgres, dbname=STORE) if embedded else settings.postgres
     try:
-        with connect(conninfo, database=STORE if embedded else None, connect_timeout=int(_PATIENCE)) as connection:
-            rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [app]).fetchall()
+        with connect(there, connect_timeout=int(_PATIENCE), autocommit=True) as connection:
+            return [_table(connection, settings, table) for table in graph.tables], Place(where, embedded)
     except MillstreamError as error:
-        return None, Place(where, embedded, str(error))
-    return {str(row[0]) for row in rows}, Place(where, embedded)
+        return unknown, Place(where, embedded, str(error))
+
+
+def _table(connection: Connection, settings: Settings, table: StoredTable) -> Change:
+    name = f"{table.app}.{table.name}"
+    claim = Claim.of(settings, table.app, table.query)
+    owner = checkpoints.owner(connection, table.app, table.name)
+    exists = checkpoints.exists(connection, table.app, table.name)
+    filled = exists and owner is None and checkpoints.filled(connection, Identifier(table.app, table.name))
+    try:
+        decide(name, owner, claim, None, filled=filled)
+    except MillstreamError as refusal:
+        return Change("table", name, "refused", str(refusal))
+    return Change("table", name, "kept" if exists else "create")
