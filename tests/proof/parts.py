@@ -12,6 +12,7 @@ from tests.proof.suites import pytest
 
 DIFFERENTIAL_EXAMPLES = 25  # sequences of up to 25 requests, times the size
 EXAMPLE_S = 20.0  # no sequence takes nearly as long, being made small included
+PAIR_S = 600.0  # no second point takes nearly as long, for all first ones together
 KILLS = 100  # of a driver that writes topics, times the size
 ROUND_S = 90.0  # no round of any torture takes nearly as long
 SOAK_MINUTES = 1.0  # times the size
@@ -42,6 +43,15 @@ def exactly_once(run: Run) -> Results:
     words = ["tests/stores/test_topics.py", "-k", "killed", "--timeout=0"]
     pytest(run, sys.executable, words, 300 + 2 * KILLS * run.size, results, environment=more)
     results.note = f"{KILLS * run.size} kills"
+    return results
+
+
+def capture_pairs(run: Run) -> Results:
+    """A capture killed at pairs of points, with a crash of its source between: `size` second points for each first one."""
+    results = Results()
+    more = {"MILLSTREAM_TEST_PAIRS": str(run.size)}
+    words = ["tests/capture/test_crashes.py", "-k", "two_kills", "--timeout=0"]
+    pytest(run, sys.executable, words, 300 + PAIR_S * run.size, results, environment=more)
     return results
 
 
@@ -85,6 +95,7 @@ PARTS = [
     Part("java", "conformance", java.run),
     Part("apache-kafka", "differential", differential),
     Part("exactly-once", "torture", exactly_once),
+    Part("capture-pairs", "torture", capture_pairs),
     *(Part(name, "torture", partial(torture, name, rounds)) for name, rounds in TORTURES.items()),
     Part("soak", "torture", soak),
 ]
