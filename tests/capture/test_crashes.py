@@ -31,7 +31,7 @@ FIRST_RUN = {
 }
 # Later passes too, so that the second kill falls into the middle of what is read again.
 SECOND = [*failpoints.ALL, f"{failpoints.CHANGE_SENT}:{ROWS * UPDATES // 2}", f"{failpoints.COMMIT_SENT}:{UPDATES}"]
-# How many second points each first one is paired with; scripts/proof takes more. With all of them it takes the better part of an hour.
+# How many second points each first one is paired with; scripts/proof takes more. All of them take the better part of an hour.
 PAIRS = min(int(os.environ.get("MILLSTREAM_TEST_PAIRS", "1")), len(SECOND))
 
 
