@@ -18,6 +18,7 @@ from millstream.spark.analysis import stateful
 from millstream.spark.session import Writer, is_local
 from millstream.spark.tables import TableCopies
 from millstream.stores import folder
+from millstream.stores.topics import Topics
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Context:
     settings: Settings
     tables: TableCopies
     wrote: Callable[[str, int], None] = lambda query, rows: None  # told by a query that writes its rows itself
+    # What writes topics exactly once, by query; it commits the query's position itself, with the rows.
+    topics: dict[str, Topics] = field(default_factory=dict)
     raised: dict[str, BaseException] = field(default_factory=dict)  # what a query's batch function raised last
 
     @property

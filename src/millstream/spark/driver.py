@@ -34,6 +34,7 @@ from millstream.spark.errors import Blame, Failure, failure, java_causes, judge
 from millstream.spark.listener import Listener
 from millstream.spark.outputs import dead_letters
 from millstream.spark.progress import Facts, maybe_late, next_offsets
+from millstream.stores.topics import Fenced
 
 FAILURES = 5  # in a row, without a batch between them; then a query counts as failed, and is tried only now and then
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 60.0)  # before the second, third, … attempt
@@ -207,7 +208,8 @@ class Driver:
         job.facts.take(progress)
         if job.query and maybe_late(progress):
             self._side.submit(self._count_late, job, progress)
-        self._commits.put(job.name, job.facts.offsets)
+        if job.name not in self._context.topics:
+            self._commits.put(job.name, job.facts.offsets)
         self._report(job)
 
     def terminated(self, run: str) -> None:
@@ -224,7 +226,8 @@ class Driver:
         raised = self._context.raised.pop(job.name, None)
         if raised is not None:  # by our own code, for a batch: what is wrong with a batch, the next attempt may mend
             why = failure(raised)
-            return why if why.blame is Blame.EVENT else Failure(why.text)
+            lasting = why.blame is Blame.EVENT or isinstance(raised, Fenced)
+            return why if lasting else Failure(why.text)
         assert job.running is not None
         thrown = job.running._jsq.exception()
         if not thrown.isDefined():

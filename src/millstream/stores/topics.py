@@ -15,19 +15,8 @@ Why it is exact, whatever dies when
   after a crash.
 * The rows of a repeated batch need not be the same ones: they are written once, or were written before.
 
-How a query calls it
---------------------
-    topics = Topics(context.kafka, context.app, query.name)               # one for the query; connects at the first batch
-
-    def write(batch: DataFrame, number: int) -> None:                     # given to foreachBatch
-        ends = …  # by (topic, partition) the end offsets of the batch, of all Kafka sources: line 2 and following of the file
-                  # <checkpoint>/offsets/<number>, which Spark writes before it calls: {"topic": {"0": 17, …}}
-        tables = {to: messages(rows, key).toArrow() for to, rows in …}    # columns key, value and, if there are any, headers
-        written = topics.apply(tables, query_id=context.query_id(query.name), batch_id=number, positions=ends)
-        context.wrote(query.name, written or 0)
-
-`close()` it when the query has ended. The supervisor must not commit the group of such a query (`spark/run.py`, `_commit`): that
-would wipe the marker. A `Fenced` error is final: a restart would fence the driver that is in charge now.
+`spark/outputs/stream.py` calls it. The supervisor does not commit the group of such a query: that would wipe the marker.
+A `Fenced` error is final: a restart would fence the driver that is in charge now.
 """
 
 from __future__ import annotations
