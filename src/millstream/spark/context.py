@@ -18,6 +18,7 @@ from millstream.spark.analysis import stateful
 from millstream.spark.session import Writer, is_local
 from millstream.spark.tables import TableCopies
 from millstream.stores import folder
+from millstream.stores.store import Kept
 from millstream.stores.topics import Topics
 
 
@@ -32,6 +33,7 @@ class Context:
     wrote: Callable[[str, int], None] = lambda query, rows: None  # told by a query that writes its rows itself
     # What writes topics exactly once, by query; it commits the query's position itself, with the rows.
     topics: dict[str, Topics] = field(default_factory=dict)
+    views: dict[str, Kept] = field(default_factory=dict)  # the tables that queries keep, by query
     raised: dict[str, BaseException] = field(default_factory=dict)  # what a query's batch function raised last
 
     @property
@@ -51,6 +53,13 @@ class Context:
     def aside(self, query: str) -> Path:
         """Where a query's checkpoint goes when another takes its place; the time is added to the name."""
         return folder.aside(self.settings, self.app, query)
+
+    def close(self) -> None:
+        """Let go of the connections to what was written. No query may run any more."""
+        for view in self.views.values():
+            view.close()
+        for topics in self.topics.values():
+            topics.close()
 
     def query_id(self, query: str) -> str:
         """The identity of the query's checkpoint, which a new checkpoint changes. Known once the query has started."""

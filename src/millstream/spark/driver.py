@@ -289,6 +289,7 @@ class Driver:
         thread.start()
         thread.join(max(0.0, deadline - time.monotonic()))
         self._commits.close()
+        self._context.close()
         for job in self._jobs.values():
             if job.facts.state != "failed":
                 job.facts.state = "stopped"

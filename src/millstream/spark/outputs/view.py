@@ -109,8 +109,10 @@ class ViewTable:
         [stored] = query.output.tables(context.app, query)
         store: Store = import_module(stored.store)
         claim = Claim.of(context.settings, context.app, query.name)
+        if (earlier := context.views.pop(query.name, None)) is not None:
+            earlier.close()
         with _KEEPING:
-            self._kept = store.keep(
+            self._kept = context.views[query.name] = store.keep(
                 context.settings,
                 stored.name,
                 to_arrow_schema(rows, timezone="UTC"),
