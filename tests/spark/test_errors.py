@@ -106,6 +106,8 @@ def test_chains_of_python():
 
 @pytest.mark.system
 def test_an_exception_of_sparks_process_shows_its_cause(spark):
-    with pytest.raises(Exception, match="For input string") as caught:  # py4j's, or PySpark's own once it has converted one
+    with pytest.raises(
+        Exception, match="For input string"
+    ) as caught:  # py4j's, or PySpark's own once it has converted one
         spark._jvm.java.lang.Integer.parseInt("x")
     assert failure(caught.value).text == 'NumberFormatException: For input string: "x"'

@@ -3,6 +3,7 @@
 import pytest
 
 from millstream.monitor.lag import group_lag
+from millstream.settings import Settings
 from millstream.spark import replay
 from tests.spark.test_run import departures, rows, send, view  # noqa: F401
 
@@ -19,7 +20,7 @@ def test_a_moved_query_reads_from_there_and_its_view_begins_anew(runner, kafka, 
         before = {(one.topic, one.partition): one.end for one in group_lag(kafka, "moved.by_hour")}
     to = {(departures.name, 0): before[departures.name, 0] - 3, (departures.name, 1): before[departures.name, 1] - 2}
     replay.mark(tmp_path, app, "by_hour", to)
-    assert replay.obey(tmp_path, app) == {"by_hour": to}
+    assert replay.obey(Settings(data=tmp_path), app) == {"by_hour": to}
     with runner.running(app, [query]) as facts:
         until(lambda: sum(row[-1] for row in rows(views, app, "by_hour")) == 5, "the view has what came since")
         send(kafka, departures, [("N1", "EWR", 1.0, 0.5)])
@@ -35,13 +36,13 @@ def test_a_copy_from_the_same_offsets_gives_what_the_first_run_gave(runner, kafk
         return sum(row[-1] for row in rows(views, app, name))
 
     replay.mark(tmp_path, app, "by_hour", start)
-    replay.obey(tmp_path, app)
+    replay.obey(Settings(data=tmp_path), app)
     with runner.running(app, [first]):
         until(lambda: total("by_hour") == 60 - 18, "the first run is done")
         send(kafka, departures, [("N1", "EWR", 1.0, 6.5)])
         until(lambda: total("by_hour") == 60 - 17, "and its second batch too")
     replay.mark(tmp_path, app, "copy", start)
-    replay.obey(tmp_path, app)
+    replay.obey(Settings(data=tmp_path), app)
     with runner.running(app, [first, copy]):
         until(lambda: total("copy") == 60 - 17, "the copy has read the same")
     assert rows(views, app, "copy") == rows(views, app, "by_hour")

@@ -62,7 +62,7 @@ def read(kafka, topic):
 
 def rows(views, app, view):
     with psycopg.connect(views) as connection:
-        return sorted(connection.execute(f'select * from "{app}"."{view}"').fetchall())
+        return sorted(connection.execute(f'select * from "{app}"."{view}"').fetchall(), key=repr)
 
 
 def count_by_hour(departures):
