@@ -327,7 +327,7 @@ def test_a_copy_of_a_query_may_begin_where_one_likes(run, topic, kafka, tmp_path
     app = fresh("app").replace("-", "_")
     words = ("groups", "reset", f"{app}.copy", "--topic", topic, "--to-offset", "2", "--execute", "--at-next-start")
     run(*words)
-    assert replay.obey(Settings(data=tmp_path) / ".millstream", app) == {"copy": {(topic, 0): 0, (topic, 1): 2}}
+    assert replay.obey(Settings(data=tmp_path / ".millstream"), app) == {"copy": {(topic, 0): 0, (topic, 1): 2}}
     assert "is for queries" in run("groups", "reset", "billing", *words[3:], fails=True)
 
 

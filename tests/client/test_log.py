@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from confluent_kafka import Consumer
 
+from millstream.app import names
 from millstream.client import admin, connect
 from millstream.client.groups import commit, committed, groups
 from millstream.client.producer import producer
@@ -58,10 +59,10 @@ def test_topics_are_made_once(kafka):
 
 
 def test_our_own_topics_get_their_settings(kafka):
-    admin.ensure_topic(kafka, admin.STATUS)
-    [facts] = admin.describe_topics(kafka, [admin.STATUS])
+    admin.ensure_topic(kafka, names.STATUS)
+    [facts] = admin.describe_topics(kafka, [names.STATUS])
     assert facts.partitions == 1
-    assert facts.config == admin.INTERNAL[admin.STATUS]
+    assert facts.config == admin.INTERNAL[names.STATUS]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.client import admin
+from millstream.app import names
 from millstream.client.producer import producer
 from millstream.monitor import status
 from millstream.monitor.status import EVERY_S, MAX_KEYS, REFRESH_S, Board, Follower, Reporter, forget, read
@@ -133,9 +133,9 @@ def test_a_tombstone_makes_it_forgotten(kafka):
     with Follower(kafka, app) as follower:
         wait_until(lambda: follower.latest, "the facts are there")
         client = producer(kafka)
-        client.produce(admin.STATUS, key=f"{app}/query/late", value=None)
-        client.produce(admin.STATUS, key=f"{app}/query/odd", value=b"not json")
-        client.produce(admin.STATUS, key=b"\xff", value=b"{}")
+        client.produce(names.STATUS, key=f"{app}/query/late", value=None)
+        client.produce(names.STATUS, key=f"{app}/query/odd", value=b"not json")
+        client.produce(names.STATUS, key=b"\xff", value=b"{}")
         client.flush(30)
         wait_until(lambda: not follower.latest, "the facts are forgotten")
     assert read(kafka, app) == {}
