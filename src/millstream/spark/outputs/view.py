@@ -44,7 +44,8 @@ def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
     """Start a view's query. Raises MillstreamError when Spark cannot run the function or the key is no key of its result."""
     where = str(query)
     key = flat_key(query.output.key, result.schema, where)
-    columns = T.StructType([f for f in flatten(result).schema.fields if f.name != ORIGIN])
+    rows = flatten(provenance.merged(result, where))
+    columns = T.StructType([f for f in rows.schema.fields if f.name != ORIGIN])
     if not query.streams:
         table = ViewTable(context, query, key, columns)
         changes = read_stream(context.spark, context.kafka, [t.topic.name for t in query.states])
@@ -53,7 +54,6 @@ def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
     grouped = aggregates(result)
     if not grouped:
         check_newest(query, result, where)
-    rows = flatten(provenance.merged(result, where))
     table = ViewTable(context, query, key, columns)
     write = partial(_write_groups, table) if grouped else partial(_write_newest, table, key, multiplies(result))
     return context.batches(rows, query, mode, write)
