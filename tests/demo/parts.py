@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 
 from millstream import capture
 from millstream.app.inputs import Table
 from millstream.app.sources import postgres
+from millstream.capture.postgres.source import opened
 from millstream.client.admin import ensure_topic
 from millstream.client.tail import tail
 from millstream.settings import Kafka, Settings
@@ -106,10 +108,19 @@ def capturing(kafka, ops, folder):
     stop, ready, failures = threading.Event(), threading.Event(), []
     planes = Table("planes", postgres("ops", table="planes"))
 
+    opening = partial(opened, "flights", "ops", ops)
+
     def follow():
         try:
             capture.run(
-                "flights", "ops", ops, [planes], kafka, state=folder, ready=lambda facts: ready.set(), stop=stop
+                "flights",
+                "ops",
+                partial(opened, "flights", "ops", ops),
+                [planes],
+                kafka,
+                state=folder,
+                ready=lambda facts: ready.set(),
+                stop=stop,
             )
         except Exception as error:
             failures.append(error)
