@@ -107,7 +107,6 @@ def capturing(kafka, ops, folder):
     """While inside, the topic `planes` follows the table. folder: where capture keeps its state."""
     stop, ready, failures = threading.Event(), threading.Event(), []
     planes = Table("planes", postgres("ops", table="planes"))
-
     opening = partial(opened, "flights", "ops", ops)
 
     def follow():
@@ -115,7 +114,7 @@ def capturing(kafka, ops, folder):
             capture.run(
                 "flights",
                 "ops",
-                partial(opened, "flights", "ops", ops),
+                opening,
                 [planes],
                 kafka,
                 state=folder,
