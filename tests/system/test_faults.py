@@ -116,9 +116,9 @@ def wait_for_share(data: Path, share: float, process: subprocess.Popen[bytes], o
 
     def reached() -> float | None:
         running = runfile.current(data)
-        if running is None or running.kafka is None:
+        if running is None or "kafka" not in running.addresses:
             return None
-        lags = group_lag(Kafka(running.kafka), GROUP)
+        lags = group_lag(Kafka(running.addresses["kafka"]), GROUP)
         left = 1 - sum(lag.committed for lag in lags) / total
         return left if left <= share else None
 
@@ -159,9 +159,11 @@ def writing(data: Path, chance: random.Random) -> Iterator[None]:
         while not stop.wait(0.05):
             with suppress(psycopg.Error, MillstreamError):
                 running = runfile.current(data)
-                if running is None or running.postgres is None:
+                if running is None or "postgres" not in running.addresses:
                     continue
-                with psycopg.connect(running.postgres, dbname="ops", autocommit=True, connect_timeout=2) as connection:
+                with psycopg.connect(
+                    running.addresses["postgres"], dbname="ops", autocommit=True, connect_timeout=2
+                ) as connection:
                     while not stop.wait(0.02):
                         change(connection, chance)
 
@@ -192,17 +194,17 @@ def change(connection: psycopg.Connection[Any], chance: random.Random) -> None:
 def check_restarted(data: Path, victim: str) -> None:
     name = {"capture": "capture-ops", "jvm": "spark"}.get(victim, victim)
     running = runfile.current(data)
-    facts = read_status(Kafka(running.kafka), "flights")[("process", name)]
+    facts = read_status(Kafka(running.addresses["kafka"]), "flights")[("process", name)]
     assert facts["restarts"] >= 1
 
 
 def check_capture(data: Path) -> None:
     """The captured table, folded from its topic, equals the table in the database."""
     running = runfile.current(data)
-    with psycopg.connect(running.postgres, dbname="ops", row_factory=dict_row) as connection:
+    with psycopg.connect(running.addresses["postgres"], dbname="ops", row_factory=dict_row) as connection:
         rows = {row["faa"]: row for row in connection.execute("SELECT * FROM airports").fetchall()}
     deadline = time.monotonic() + 30
-    while (copy := fold(Kafka(running.kafka))) != rows:
+    while (copy := fold(Kafka(running.addresses["kafka"]))) != rows:
         assert time.monotonic() < deadline, f"{len(copy)} rows captured, {len(rows)} in the table"
         time.sleep(0.5)
 

@@ -17,7 +17,8 @@ T = TypeVar("T")
 # How long a broker that has just started may take to find or load the group; longer is told to the user.
 SETTLING_S = 10.0
 _AGAIN_S = 0.1
-_COORDINATING = {
+# The coordinator of a group is just being found, or loads its groups: asking again helps.
+COORDINATING = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
@@ -113,7 +114,7 @@ def _settled(act: Callable[[], T]) -> T:
         try:
             return act()
         except MillstreamError as error:
-            if code(error) not in _COORDINATING or time.monotonic() > deadline:
+            if code(error) not in COORDINATING or time.monotonic() > deadline:
                 raise
         time.sleep(_AGAIN_S)
 

@@ -33,6 +33,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from millstream.app.names import group
 from millstream.client.connect import config, explain
+from millstream.client.groups import COORDINATING
 from millstream.client.producer import producer
 from millstream.settings import Kafka, MillstreamError
 from millstream.stores import failpoints
@@ -48,6 +49,7 @@ STEP_S = 60.0  # how long one step (taking the id, the marker, the commit) may t
 TRANSACTION_MS = 10 * 60 * 1000
 _CALL_S = 10.0
 _FULL_POLL_S = 0.1
+_AGAIN_S = 0.1
 
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _log = logging.getLogger(__name__)
@@ -224,7 +226,9 @@ class Topics:
                 return act(_CALL_S)
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
-                if self._failure is None and reason.retriable() and time.monotonic() < deadline:
+                again = reason.retriable() or reason.code() in COORDINATING
+                if self._failure is None and again and time.monotonic() < deadline:
+                    time.sleep(_AGAIN_S)
                     continue
                 raise self._explained(self._failure or reason, what) from error
 
