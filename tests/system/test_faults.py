@@ -161,7 +161,8 @@ def writing(data: Path, chance: random.Random) -> Iterator[None]:
                 running = runfile.current(data)
                 if running is None or "postgres" not in running.addresses:
                     continue
-                with psycopg.connect(
+                address = running.addresses["postgres"]
+                with psycopg.connect(address, dbname="ops", autocommit=True, connect_timeout=2) as connection:
                     running.addresses["postgres"], dbname="ops", autocommit=True, connect_timeout=2
                 ) as connection:
                     while not stop.wait(0.02):
