@@ -163,8 +163,6 @@ def writing(data: Path, chance: random.Random) -> Iterator[None]:
                     continue
                 address = running.addresses["postgres"]
                 with psycopg.connect(address, dbname="ops", autocommit=True, connect_timeout=2) as connection:
-                    running.addresses["postgres"], dbname="ops", autocommit=True, connect_timeout=2
-                ) as connection:
                     while not stop.wait(0.02):
                         change(connection, chance)
 
