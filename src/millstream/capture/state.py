@@ -13,13 +13,13 @@ A lost or older file is harmless: what it does not know is copied again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from millstream.settings import MillstreamError
+from millstream.settings.files import replace
 
 VERSION = 1
 
@@ -90,9 +90,4 @@ class StateFile:
 
     def save(self, state: State) -> None:
         """Replace the file; after a crash it is the old one or the new one."""
-        part = self._path.with_name(f"{self._path.name}.part")
-        with part.open("wb") as file:
-            file.write(msgspec.json.encode(state))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        replace(self._path, msgspec.json.encode(state))

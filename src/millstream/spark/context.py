@@ -41,11 +41,6 @@ class Context:
         """The log's address."""
         return self.settings.log
 
-    @property
-    def data(self) -> Path:
-        """The data folder."""
-        return self.settings.data
-
     def checkpoint(self, query: str) -> Path:
         """The folder of a query's checkpoint: offsets, commits and state."""
         return folder.checkpoint(self.settings, self.app, query)

@@ -12,7 +12,6 @@ what is gone.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from confluent_kafka import KafkaError, TopicCollection
 from millstream.client.admin import start_offsets
 from millstream.client.connect import TIMEOUT_S, admin, code, result
 from millstream.settings import Kafka, MillstreamError, Unreachable
+from millstream.settings.files import replace, sync_folder
 
 VERSION = 1
 FILE = "topics.json"
@@ -134,7 +134,9 @@ def _known(checkpoint: Path) -> dict[str, str]:
 def _note(checkpoint: Path, identities: Mapping[str, str]) -> None:
     if _known(checkpoint) != identities:
         checkpoint.mkdir(parents=True, exist_ok=True)
-        _write(checkpoint / FILE, json.dumps({"version": VERSION, "topics": dict(sorted(identities.items()))}).encode())
+        replace(
+            checkpoint / FILE, json.dumps({"version": VERSION, "topics": dict(sorted(identities.items()))}).encode()
+        )
 
 
 def _replace(checkpoint: Path, sources: Sequence[Source], aside: Path) -> None:
@@ -144,11 +146,11 @@ def _replace(checkpoint: Path, sources: Sequence[Source], aside: Path) -> None:
     for number, source in enumerate(sources):
         folder = fresh / "sources" / str(number)
         folder.mkdir(parents=True)
-        _write(folder / "0", b"\0v1\n" + json.dumps(source, separators=(",", ":")).encode())
+        replace(folder / "0", b"\0v1\n" + json.dumps(source, separators=(",", ":")).encode())
     aside.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.rename(aside.with_name(f"{aside.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"))
     fresh.rename(checkpoint)
-    _sync(checkpoint.parent)
+    sync_folder(checkpoint.parent)
 
 
 def _fresh(checkpoint: Path) -> Path:
@@ -171,21 +173,3 @@ def _again(aside: Path) -> str:
 
 def _names(topics: frozenset[str]) -> str:
     return ", ".join(repr(t) for t in sorted(topics))
-
-
-def _write(path: Path, content: bytes) -> None:
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
