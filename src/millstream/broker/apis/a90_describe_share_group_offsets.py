@@ -50,11 +50,11 @@ def _group(
         text = "Group authorization failed."
         return DescribeShareGroupOffsetsResponseGroup(group_id, [], errors.GROUP_AUTHORIZATION_FAILED, text)
     group = broker.groups.share.find(group_id)
-    if group is None:
-        text = f"Group {group_id} not found."
-        return DescribeShareGroupOffsetsResponseGroup(group_id, [], errors.GROUP_ID_NOT_FOUND, text)
     topics = []
     if wanted.topics is None:
+        if group is None:
+            text = f"Group {group_id} not found."
+            return DescribeShareGroupOffsetsResponseGroup(group_id, [], errors.GROUP_ID_NOT_FOUND, text)
         for topic_id, indexes in group.initialized.items():
             known = broker.topic_by_id(topic_id)
             if known is not None and connection.may(Operation.DESCRIBE, Resource.TOPIC, known.name):
@@ -65,7 +65,8 @@ def _group(
         if not connection.may(Operation.DESCRIBE, Resource.TOPIC, each.topic_name):
             topics.append(_refused(each.topic_name, each.partitions, errors.TOPIC_AUTHORIZATION_FAILED))
         elif known is None:
-            topics.append(_refused(each.topic_name, each.partitions, errors.UNKNOWN_TOPIC_OR_PARTITION))
+            parts = [DescribeShareGroupOffsetsResponsePartition(index, -1) for index in each.partitions]
+            topics.append(DescribeShareGroupOffsetsResponseTopic(each.topic_name, partitions=parts))
         else:
             topics.append(_topic(broker, group, known, each.partitions, version))
     return DescribeShareGroupOffsetsResponseGroup(group_id, topics)
@@ -80,12 +81,14 @@ def _refused(name: str, indexes: list[int], code: int) -> DescribeShareGroupOffs
 
 
 def _topic(
-    broker: Broker, group: ShareGroup, topic: Topic, indexes: list[int], version: int
+    broker: Broker, group: ShareGroup | None, topic: Topic, indexes: list[int], version: int
 ) -> DescribeShareGroupOffsetsResponseTopic:
+    """Of a group or topic that is not there, -1 as of a partition that the group has not seen: as in Kafka."""
+    begun = group.initialized.get(topic.id.bytes, set()) if group is not None else set()
     parts = []
     for index in indexes:
         start, done = -1, 0
-        if index in group.initialized.get(topic.id.bytes, ()) and index < len(topic.partitions):
+        if group is not None and index in begun and index < len(topic.partitions):
             start, done = broker.groups.share_partitions.standing(Where(group.id, topic.id.bytes, index))
         part = DescribeShareGroupOffsetsResponsePartition(index, start)
         if start >= 0 and version >= 1:

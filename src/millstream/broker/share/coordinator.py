@@ -191,8 +191,9 @@ class SharePartitions:
             if offset >= limit:
                 return None
             read = live.partition.read(offset, wanted.max_bytes, committed=committed)
+            most = wanted.max_records + state.end - offset  # batches: those in flight may all be others'
             try:
-                given = self._acquire(live, wanted, limits, found(read, offset, limit, wanted.max_records), read.slices)
+                given = self._acquire(live, wanted, limits, found(read, offset, limit, most), read.slices)
             except BaseException:
                 _release(read.slices)
                 raise

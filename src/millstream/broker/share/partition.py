@@ -197,8 +197,11 @@ class SharePartition:
         for each in acknowledgements:
             _check(each, before)
             before = each.last
+        for each in acknowledgements:
             if each.last < self.start:
                 continue
+            if not self.runs:
+                raise Refused(errors.INVALID_RECORD_STATE, "Batch record not found: nothing is in flight.")
             if each.last >= self.end:
                 raise Refused(
                     errors.INVALID_REQUEST, "Batch record not found: the last offset is past acquired records."

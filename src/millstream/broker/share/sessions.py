@@ -53,10 +53,10 @@ class ShareSessions:
         return len(self._sessions)
 
     def opened(self, group_id: str, member: str, connection: Hashable) -> ShareSession:
-        """A new session (epoch 0), in place of the member's old one. Raises Refused."""
+        """A new session (epoch 0), in place of the member's old one, whose records stay its own. Raises Refused."""
         key = (group_id, member)
         if key in self._sessions:
-            self.close(self._sessions[key])
+            self._forget(self._sessions[key])
         if len(self._sessions) >= self._core.settings.integer("group.share.max.share.sessions"):
             raise Refused(errors.SHARE_SESSION_LIMIT_REACHED, "The limit of share sessions has been reached.")
         session = self._sessions[key] = ShareSession(group_id, member, connection)
@@ -88,16 +88,18 @@ class ShareSessions:
 
     def close(self, session: ShareSession) -> None:
         """The session ends: what the member has acquired is there for others."""
+        if self._sessions.get((session.group_id, session.member)) is session:
+            self._forget(session)
+            self._partitions.release(session.group_id, session.member)
+
+    def _forget(self, session: ShareSession) -> None:
         key = (session.group_id, session.member)
-        if self._sessions.get(key) is not session:
-            return
         del self._sessions[key]
         self._places -= len(session.places)
-        of = self._of.get(session.connection, {})
-        of.pop(key, None)
+        of = self._of[session.connection]
+        del of[key]
         if not of:
-            self._of.pop(session.connection, None)
-        self._partitions.release(session.group_id, session.member)
+            del self._of[session.connection]
 
     def disconnected(self, connection: Hashable) -> None:
         """A connection is closed, and so are its sessions."""
