@@ -224,6 +224,7 @@ class ShareGroups:
 
     def removed(self, group: ShareGroup) -> None:
         """The group is gone: so are the states of its partitions."""
+        failpoints.reach(failpoints.SHARE_ENDED)
         for topic_id, indexes in group.initialized.items():
             self._end_states(group.id, topic_id, indexes)
 
