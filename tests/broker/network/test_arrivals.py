@@ -52,7 +52,7 @@ def test_a_limit_of_another_address_and_the_default(tmp_path):
         assert limit(admin, "ip", "127.0.0.2", connection_creation_rate=1) == 0
         assert all(served(broker.address) for _ in range(20))
         assert limit(admin, "ip", None, connection_creation_rate=1) == 0
-        assert not all([served(broker.address) for _ in range(5)])
+        assert sum(served(broker.address) for _ in range(5)) < 5
 
 
 def test_the_broker_ends_while_sockets_are_held(tmp_path):
