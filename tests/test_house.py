@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,20 @@ CIRCLES = {
 }
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path, *, types: bool = False) -> list[tuple[str, int]]:
     """Every module that a file imports, with its line; imports for type checkers only count with ``types``."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     typing_only = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        if isinstance(node, ast.If) and getattr(node.test, "id", getattr(node.test, "attr", "")) == "TYPE_CHECKING"
         for statement in node.body
         for inner in ast.walk(statement)
     }
@@ -127,7 +135,7 @@ def test_batch_headers_are_read_by_name():
         f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node)}"
         for room in ("protocol", "log", "broker")
         for path in (SOURCE / room).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Subscript)
         and isinstance(node.value, ast.Name)
         and node.value.id in ("head", "header", "said", "came")
