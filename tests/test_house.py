@@ -194,8 +194,8 @@ def test_the_file_map_is_complete():
 # Another name is found for a new file that would say something else.
 SHARED = """
 archive broker checks commits connect console consumer coordinator decoding demo errors failpoints files folder graph groups load
-log logs overload partition positions process progress rates reader reading records replay rows run server session sink source state
-store stored tables tail topic topics views
+log logs overload partition positions process progress rates reader reading records replay rows run server session sink source
+state store stored tables tail topic topics views
 """
 
 
