@@ -186,7 +186,7 @@ class Engine:
             with self._changed:
                 self._over.set()
                 self._changed.notify_all()
-            # The wake pipe stays open until the engine is collected: a late stop() must not write to a number used anew.
+            # The wake pipe stays open until the engine is collected: a late stop() must not write to a number used again.
 
     def __del__(self) -> None:
         for fd in (self._wake_read, self._wake_write):
@@ -371,7 +371,7 @@ class Engine:
         return MillstreamError(f"{entry.name} {what}{tries}. Its last lines ({where}):{last or ' none'}")
 
     def _end_with(self, entry: _Entry, failure: MillstreamError) -> None:
-        """Give up: everything ends, and whoever waits gets the failure."""
+        """Give up: everything ends, and those who wait get the failure."""
         self._note(entry, str(failure))
         self._failure = self._failure or failure
         self._stopping = True
