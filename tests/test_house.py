@@ -236,6 +236,8 @@ TESTED = {
         "network/test_connection": "network/client endpoint tls_connection writer",
         "security/test_rights": "gate store users",
         "security/test_listener": "tls",
+        "share/test_partitions": "found share_groups share/coordinator share/store",
+        "share/test_workers": "sessions",
         "test_bounds": "parked",
         "test_clients": "produce_checks topics",
         "test_dynamic": "configs",
