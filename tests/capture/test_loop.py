@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from millstream.app.sources import PostgresTable
 from millstream.capture import failpoints
 from millstream.capture.loop import Capture
 from millstream.capture.sink import KafkaSink
-from millstream.capture.source import Source
+from millstream.capture.source import Source, TableProblem
 from millstream.settings import Kafka
 from millstream.settings.failpoints import tripped
 from tests import servers
@@ -148,4 +149,27 @@ def test_a_broken_table_stands_still_and_comes_back(world: World, monkeypatch: p
         servers.wait_for(world.equal, "it is copied again")
         servers.wait_for(lambda: world.reports[-1]["tables"][world.topic]["state"] == "streaming", "it says so")
         assert world.reports[-1]["problem"] == ""
+    assert not world.problems
+
+
+@pytest.mark.system
+def test_a_copy_that_fails_is_begun_again_after_ten_times_as_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.capture.loop.CHECK_S", 0.05)
+    begun: list[float] = []
+
+    def fail() -> None:
+        begun.append(time.monotonic())
+        time.sleep(0.1)
+        raise TableProblem("a row of it is too large")
+
+    monkeypatch.setitem(tripped, failpoints.CHUNK_SENT, fail)
+    with world.capture() as ready:
+        servers.wait_for(lambda: len(begun) == 3, "it is tried again")
+        assert world.reports[-1]["problem"] == "a row of it is too large"
+        assert begun[1] - begun[0] > 1.0 and begun[2] - begun[1] > 1.0  # ten times as long as it took
+        monkeypatch.delitem(tripped, failpoints.CHUNK_SENT)
+        servers.wait_for(world.equal, "it is copied when that was mended")
+        assert ready.is_set()
     assert not world.problems

@@ -450,14 +450,6 @@ def test_says_that_the_source_went_away_and_goes_on(source: Source, tmp_path: Pa
             servers.wait_for(lambda: source.latest("t") == {key(1): {"id": 1, "n": 1}}, "the row arrives")
 
 
-def test_a_row_that_no_message_can_hold_is_named(source: Source) -> None:
-    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, big text)")
-    source.sql.execute("INSERT INTO t VALUES (7, repeat('x', 17 << 20))")
-    with source.capture("t") as capture:
-        assert capture.process.wait(30) == 1
-        assert 'did not take the row with key {"id":7}' in capture.log()
-
-
 def test_reports_its_status(source: Source) -> None:
     source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     source.sql.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i")

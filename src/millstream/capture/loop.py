@@ -74,6 +74,7 @@ class Capture:
         self._flushed_at = 0.0
         self._checked_at = 0.0
         self._source: Source | None = None
+        sink.attend(self.alive, self._stop_table)
 
     def run(self, ready: Callable[[dict[str, object]], None]) -> None:
         """Capture until `stop` is set; call `ready` when every table is copied and the log read up to there.

@@ -48,12 +48,14 @@ class Snapshotter:
         self._save = save
         self._waiting = waiting
         self._current: _Running | None = None
+        self._dropped: set[str] = set()  # since the chunk that is being copied began
         self.stalled = False  # the last chunk was none: its table was locked or is another one now
 
     def drop(self, topic: str) -> None:
         """Forget what is under way of a table, because its state was changed."""
         if self._current is not None and self._current.topic == topic:
             self._current = None
+        self._dropped.add(topic)
 
     def copy_chunk(self, topic: str, table: SourceTable, state: TableState) -> int | None:
         """Copy the next chunk of a table. When that was the last one, return the log's position at which it was read.
@@ -64,20 +66,23 @@ class Snapshotter:
         if self._current is None or self._current.topic != topic:
             self._current = _Running(topic, table, self._changes.envelope(table.schema, table.name, table.key))
         running = self._current
-        envelope, send, before = running.envelope, self._sink.send, state.rows
+        envelope, send, dropped, count = running.envelope, self._sink.send, self._dropped, 0
         now_ms = int(time.time() * 1000)
         self._current = None  # unless all goes well
+        self._dropped.clear()
         with self._source.chunk(running.table, state.after) as chunk:
             at_ms, position = chunk.at_ms, chunk.position
             for row in chunk.rows():
                 send(topic, envelope.key(row), envelope.copied(row, at_ms, position, now_ms))
-                state.rows += 1
+                count += 1
+                if topic in dropped:
+                    break
         reach(failpoints.CHUNK_SENT)
         self.stalled = chunk.changed
-        if chunk.changed or not self._sink.flush(self._waiting):
-            state.rows = before
+        if chunk.changed or not self._sink.flush(self._waiting) or topic in dropped:
             return None
         reach(failpoints.CHUNK_STORED)
+        state.rows += count
         state.after = chunk.last
         if chunk.last is not None:
             self._current = running
