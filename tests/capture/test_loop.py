@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -173,3 +174,33 @@ def test_a_copy_that_fails_is_begun_again_after_ten_times_as_long(
         servers.wait_for(world.equal, "it is copied when that was mended")
         assert ready.is_set()
     assert not world.problems
+
+
+@pytest.mark.system
+def test_no_value_goes_back_while_a_table_is_copied_and_written_to(world: World) -> None:
+    ticks = itertools.count(1)
+
+    def write() -> None:
+        n = next(ticks)
+        world.toy.write(*((i, n) for i in range(1, 36) if i % 3 == 0))
+        world.toy.write((100 + n, n), (50 + n, n))
+        world.toy.write((100 + n, None), (2, None))
+        world.toy.write((2, n))
+
+    world.toy.writing = write
+    with world.capture() as ready:
+        assert ready.wait(30)
+        servers.wait_for(world.equal, "the topic equals the table")
+    assert not world.problems and next(ticks) > 8
+    seen: dict[int, int] = {}
+    copied: set[int] = set()
+    for key, value, _, _ in servers.messages(world.kafka, world.topic):
+        number = key["id"]
+        if value is None or value["op"] == "d":
+            continue
+        assert value["after"]["n"] >= seen.get(number, 0), f"{value} after n = {seen.get(number)}"
+        assert value["op"] != "r" or number not in copied
+        seen[number] = value["after"]["n"]
+        copied |= {number} if value["op"] == "r" else set()
+    gone = {100 + n for n in range(1, 30)}
+    assert not copied & gone

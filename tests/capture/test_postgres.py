@@ -238,12 +238,24 @@ def test_schema_changes_while_running(source: Source) -> None:
 def test_writes_during_the_copy(source: Source) -> None:
     source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int, pad text DEFAULT repeat('x', 200))")
     source.sql.execute("INSERT INTO t (id, n) SELECT i, 0 FROM generate_series(1, 30000) i")
-    with Writer(source) as writer, source.capture("t") as capture:
-        capture.wait_ready()
-        writer.stop()
-        assert writer.count > 20
-        source.settled()
-        assert source.latest("t") == source.rows("t")
+    source.sql.execute(
+        "ALTER ROLE CURRENT_USER SET synchronous_commit = off"
+    )  # commits that show before they are written out
+    try:
+        with Writer(source) as writer, source.capture("t", held={failpoints.CHUNK_READ: 0.05}) as capture:
+            capture.wait_ready()
+            writer.stop()
+            assert writer.count > 20
+            source.settled()
+    finally:
+        source.sql.execute("ALTER ROLE CURRENT_USER RESET synchronous_commit")
+    assert source.latest("t") == source.rows("t")
+    newest: dict[int, int] = {}
+    for k, value, _, _ in source.messages("t"):
+        if value is not None and value["after"] is not None:
+            n = value["after"]["n"]
+            assert n >= newest.get(k["id"], 0), f"{value} came after n = {newest[k['id']]}"
+            newest[k["id"]] = n
 
 
 def test_a_table_that_is_added_later_is_copied_while_others_are_followed(source: Source) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,6 +25,7 @@ class Toy:
     confirmed: int = 0
     watching: bool = False
     broken: str = ""
+    writing: Callable[[], None] = lambda: None  # before a chunk is read, and before it is sent
 
     def write(self, *changes: tuple[int, int | None]) -> None:
         """Commit a transaction: each (id, n) is a row as it is from now on, without n deleted."""
@@ -114,6 +115,8 @@ class ToySource:
     def wait(self, seconds: float) -> None:
         time.sleep(0.01)
 
+    def nudge(self) -> None: ...
+
     def confirm(self, position: int) -> None:
         self.toy.confirmed = position
 
@@ -122,7 +125,9 @@ class ToySource:
 
     @contextmanager
     def chunk(self, table: SourceTable, after: list[str] | None) -> Iterator[ToyChunk]:
+        self.toy.writing()
         yield ToyChunk(self.toy, int(after[0]) if after else 0)
+        self.toy.writing()
 
     def count(self, table: SourceTable, at_most: int) -> int:
         return len(self.toy.rows)

@@ -40,12 +40,18 @@ class Changes:
         self._envelopes: dict[str, Envelope] = {}
         self._announced: dict[str, bytes] = {}
         self._transaction = (0, 0, 0)
+        self._held = ""  # the topic of which rows are held, and these rows by key
+        self._chunks: Sequence[dict[bytes, bytes]] = ()
         self._order = 0  # changes of the transaction until now, in all and by topic
         self._table_orders: dict[str, int] = {}
 
     def envelope(self, schema: str, table: str, key: Sequence[str]) -> Envelope:
         """Return what makes the messages of a table."""
         return Envelope(*self._names, schema, table, key)
+
+    def hold(self, topic: str, chunks: Sequence[dict[bytes, bytes]]) -> None:
+        """Take the rows out of these chunks of a topic, by key, that are changed from now on."""
+        self._held, self._chunks = topic, chunks
 
     def announce(self, topic: str, columns: Sequence[Column], key: Sequence[str]) -> None:
         """Publish the columns of a topic when they are others than before."""
@@ -100,6 +106,9 @@ class Changes:
         if not self._sink.flush(self._waiting):
             raise MillstreamError("stopped in the middle of a truncate")
         envelope = self._envelopes[topic]
+        if topic == self._held:
+            for chunk in self._chunks:
+                chunk.clear()
         for key in self._sink.live_keys(topic, self._sink.ends(topic), self._waiting):
             message = envelope.removed(key, self._origin(topic, position), int(time.time() * 1000))
             self._sink.send(topic, key, message)
@@ -117,6 +126,9 @@ class Changes:
         after: Row | None,
         position: int,
     ) -> None:
+        if topic == self._held:
+            for chunk in self._chunks:
+                chunk.pop(key, None)
         origin = self._origin(topic, position)
         self._sink.send(topic, key, envelope.changed(op, before, after, origin, int(time.time() * 1000)))
         self.count += 1

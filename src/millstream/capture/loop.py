@@ -68,7 +68,6 @@ class Capture:
         self._file = StateFile(state, app, name)
         self._report = report
         self._stop = stop
-        self._until = 0  # a snapshot is complete when the log was read up to here
         self._end = 0  # of the source's log
         self._confirmed_at = 0.0
         self._flushed_at = 0.0
@@ -159,25 +158,21 @@ class Capture:
                 self._check(source)
             if self._tables.altered:
                 self._changed(source, self._tables.alter(source.received, self.alive))
-            if not told and self._complete(source):
+            if not told and self._tables.complete:
                 told = True
                 self._flush(source)
                 ready({"source": self._name, "lsn": source.received})
         self._flush(source)
 
-    def _complete(self, source: Source) -> bool:
-        return source.received >= self._until and self._tables.complete
-
     def _copy(self, source: Source, topic: str) -> None:
         try:
-            finished = self._snapshotter.copy_chunk(topic, self._tables.found[topic], self._state.tables[topic])
+            busy = self._snapshotter.step(topic, self._tables.found[topic], self._state.tables[topic])
         except TableProblem as problem:
             self._stop_table(topic, str(problem))
             return
-        if finished is not None:
-            self._until = max(self._until, finished)
         if self._snapshotter.stalled:
             self._checked_at = 0.0  # the table is another one now, or locked
+        if not busy:
             source.wait(IDLE_S)
 
     def _stop_table(self, topic: str, reason: str) -> None:
@@ -252,7 +247,7 @@ class Capture:
         self._report(
             "capture",
             self._name,
-            state="streaming" if self._complete(source) else "snapshot",
+            state="streaming" if self._tables.complete else "snapshot",
             problem="; ".join(self._tables.stopped.values()),
             tables=self._tables.status(),
             lsn=self._state.confirmed,

@@ -77,11 +77,11 @@ class Receiver(Protocol):
 
 
 class Chunk(Protocol):
-    """Rows of a table as they are at one position, behind all that was received."""
+    """Rows of a table as they are at one moment, behind all that was received."""
 
     @property
     def position(self) -> int:
-        """Where the log stood."""
+        """Where the log stood, or a little later: every change that the rows show was committed before it."""
 
     @property
     def at_ms(self) -> int:
@@ -156,6 +156,9 @@ class Source(Protocol):
 
     def wait(self, seconds: float) -> None:
         """Wait until something may have arrived."""
+
+    def nudge(self) -> None:
+        """Have what is in the log by now reach us soon: a source may hold back what no commit waits for."""
 
     def confirm(self, position: int) -> None:
         """Let the source forget its log up to a position. Repeating it keeps the connection."""

@@ -210,6 +210,11 @@ class PostgresSource:
         """See Source."""
         self._replication.wait(seconds)
 
+    def nudge(self) -> None:
+        """See Source. An empty transaction has PostgreSQL write its log out; else that may take 15 s (bgwriter.c)."""
+        self._connection.execute("SET synchronous_commit = local")  # for this connection, which writes nothing else
+        self._connection.execute("SELECT pg_logical_emit_message(true, 'millstream', '')")
+
     def confirm(self, position: int) -> None:
         """See Source."""
         if self._following:
