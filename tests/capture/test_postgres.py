@@ -91,8 +91,27 @@ def test_announces_the_columns(source: Source) -> None:
             {"name": "price", "kind": "decimal", "nullable": True, "precision": 10, "scale": 2},
             {"name": "seen", "kind": "timestamp", "nullable": False},
         ]
+        first = found[0].pop("version")
         assert found[0] == {"topic": source.topic("planes"), "columns": columns, "key": ["id"]}
         assert found[-1]["columns"] == [*columns, {"name": "tags", "kind": "json", "nullable": True}]
+        assert found[-1]["version"] != first
+
+
+def test_a_message_is_decoded_with_the_columns_that_it_was_written_with(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.sql.execute("INSERT INTO t VALUES (1, 1)")
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        source.sql.execute("INSERT INTO t VALUES (2, 2)")
+        source.sql.execute("ALTER TABLE t ALTER COLUMN n TYPE text")
+        source.sql.execute("INSERT INTO t VALUES (3, 'three')")
+        servers.wait_for(lambda: source.latest("t") == source.rows("t"), "the rows are copied again")
+    schemas = {k: v for k, v, _, _ in servers.messages(source.kafka, "_millstream.schemas")}
+    kinds: dict[type, set[str]] = {int: set(), str: set()}
+    for _, value, _, _ in source.messages("t"):
+        schema = schemas[f"{source.topic('t')}/{value['source']['schema_version']}"]
+        kinds[type(value["after"]["n"])] |= {c["kind"] for c in schema["columns"] if c["name"] == "n"}
+    assert kinds == {int: {"long"}, str: {"string"}}
 
 
 def test_values_of_every_type_are_the_same_copied_and_followed(source: Source) -> None:
@@ -476,7 +495,7 @@ def test_reports_its_status(source: Source) -> None:
         assert facts["state"] == "streaming"
         table = {"rows": 10, "total": 10, "copied": True, "state": "streaming", "reason": ""}
         assert facts["tables"] == {source.topic("t"): table}
-        assert facts["lsn"] > 0 and facts["lag_bytes"] >= 0
+        assert facts["lsn"] > 0
 
 
 def test_rows_that_a_changed_table_has_are_not_undone_by_older_changes(source: Source) -> None:

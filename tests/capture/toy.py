@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from millstream.app.inputs import Table
 from millstream.capture.envelope import Column
+from millstream.capture.lag import Look
 from millstream.capture.source import Receiver, Row, SourceTable, TableProblem
 
 COLUMNS = (Column("id", "long", False), Column("n", "long"))
@@ -120,8 +121,12 @@ class ToySource:
     def confirm(self, position: int) -> None:
         self.toy.confirmed = position
 
-    def end(self, *, unflushed: bool = False) -> int:
+    def end(self) -> int:
         return len(self.toy.log)
+
+    @contextmanager
+    def watching(self) -> Iterator[Callable[[], Look]]:
+        yield lambda: Look(len(self.toy.log), len(self.toy.log) - self.toy.confirmed, None, True)
 
     @contextmanager
     def chunk(self, table: SourceTable, after: list[str] | None) -> Iterator[ToyChunk]:

@@ -19,6 +19,7 @@ from millstream.app.inputs import Table
 from millstream.capture import failpoints
 from millstream.capture.changes import Changes
 from millstream.capture.failpoints import reach
+from millstream.capture.lag import LagWatch
 from millstream.capture.sink import Sink
 from millstream.capture.snapshotter import Snapshotter
 from millstream.capture.source import Open, Source, TableProblem
@@ -30,7 +31,7 @@ FLUSH_S = 1.0  # how often the source is told what is stored, so the most that a
 ALIVE_S = (
     5.0  # how often the source hears of us during long work; its wal_sender_timeout is 30 s embedded, 60 s by default
 )
-CHECK_S = 5.0  # how often the tables' columns and the lag are looked at
+CHECK_S = 5.0  # how often the tables' columns are looked at
 BURST_S = 0.2  # how long the log is read before the next chunk of a copy
 IDLE_S = 0.25  # how long one wait for the log may take, so how late a stop is noticed
 
@@ -68,11 +69,13 @@ class Capture:
         self._file = StateFile(state, app, name)
         self._report = report
         self._stop = stop
-        self._end = 0  # of the source's log
         self._confirmed_at = 0.0
         self._flushed_at = 0.0
         self._checked_at = 0.0
         self._source: Source | None = None
+        self._telling = threading.Lock()
+        self._facts: dict[str, object] = {"state": "snapshot"}
+        self._lag: dict[str, object] = {}
         sink.attend(self.alive, self._stop_table)
 
     def run(self, ready: Callable[[dict[str, object]], None]) -> None:
@@ -85,7 +88,8 @@ class Capture:
                 self._prepare(source)
                 if not self._stop.is_set():
                     self._source = source
-                    self._loop(source, ready)
+                    with LagWatch(source.watching, lambda: self._state.confirmed, self._tell_lag):
+                        self._loop(source, ready)
         except MillstreamError:
             if not self._stop.is_set():  # else what was under way was given up, and is repeated by the next run
                 raise
@@ -194,7 +198,7 @@ class Capture:
             reach(failpoints.RECORDED)
             self._confirm()
             reach(failpoints.CONFIRMED)
-        self._report_status(source)
+        self._report_status()
 
     def _record(self, position: int = 0) -> None:
         """Save the state, with the position to confirm and the ends of the topics. Everything sent must be stored."""
@@ -223,10 +227,9 @@ class Capture:
             self._confirmed_at = time.monotonic()
 
     def _check(self, source: Source) -> None:
-        """Look at what the log does not say: how far it goes, tables that broke or were mended, columns that changed rows."""
+        """Look at what the log does not say: tables that broke or were mended, columns that changed rows."""
         self._checked_at = time.monotonic()
         self._changed(source, self._tables.look(self.alive))
-        self._end = source.end()
         self.alive()
 
     def _changed(self, source: Source, topics: Sequence[str]) -> None:
@@ -243,14 +246,24 @@ class Capture:
             if (table := self._tables.found.get(topic)) is not None:
                 self._changes.announce(topic, table.columns, table.key)
 
-    def _report_status(self, source: Source) -> None:
-        self._report(
-            "capture",
-            self._name,
-            state="streaming" if self._tables.complete else "snapshot",
-            problem="; ".join(self._tables.stopped.values()),
-            tables=self._tables.status(),
-            lsn=self._state.confirmed,
-            lag_bytes=max(0, self._end - source.received),
-            changes=self._changes.count,
+    def _report_status(self) -> None:
+        self._tell(
+            {
+                "state": "streaming" if self._tables.complete else "snapshot",
+                "problem": "; ".join(self._tables.stopped.values()),
+                "tables": self._tables.status(),
+                "lsn": self._state.confirmed,
+                "changes": self._changes.count,
+            }
         )
+
+    def _tell_lag(self, facts: dict[str, object]) -> None:
+        """Called by another thread."""
+        with self._telling:
+            self._lag = facts
+            self._report("capture", self._name, **self._facts, **facts)
+
+    def _tell(self, facts: dict[str, object]) -> None:
+        with self._telling:
+            self._facts = facts
+            self._report("capture", self._name, **facts, **self._lag)

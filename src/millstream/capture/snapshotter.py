@@ -85,7 +85,7 @@ class Snapshotter:
         self.stalled = False
         running = self._current
         if running is None or running.topic != topic:
-            envelope = self._changes.envelope(table.schema, table.name, table.key)
+            envelope = self._changes.envelope(topic, table.schema, table.name, table.columns, table.key)
             self._current = running = _Running(topic, table, envelope, state.after)
         if running.held and running.held[0].position <= self._source.received:
             self._send(running, running.held.popleft(), state)

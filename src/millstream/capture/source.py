@@ -15,6 +15,7 @@ from typing import Protocol
 
 from millstream.app.inputs import Table
 from millstream.capture.envelope import Column
+from millstream.capture.lag import Look
 from millstream.settings import MillstreamError
 
 Row = dict[str, object]
@@ -163,8 +164,11 @@ class Source(Protocol):
     def confirm(self, position: int) -> None:
         """Let the source forget its log up to a position. Repeating it keeps the connection."""
 
-    def end(self, *, unflushed: bool = False) -> int:
-        """Return how far the log is; `unflushed`: with what may still be lost by a crash."""
+    def end(self) -> int:
+        """Return how far the log is, with what may still be lost by a crash."""
+
+    def watching(self) -> AbstractContextManager[Callable[[], Look]]:
+        """Connect for another thread, and give what looks at the log and its followers (see lag.py)."""
 
     def chunk(self, table: SourceTable, after: list[str] | None) -> AbstractContextManager[Chunk]:
         """Read rows behind a key. Raises TableProblem when they cannot be read."""

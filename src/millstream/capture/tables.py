@@ -190,7 +190,7 @@ class Tables:
             state = self._state.tables[topic]
             if (dict(now.signature), list(now.key)) != (state.columns, state.key):
                 # Not yet: changes from before may still come, in their old form, and they must not be the last of their rows.
-                self.altered[topic] = (now, self._source.end(unflushed=True))
+                self.altered[topic] = (now, self._source.end())
             elif (now.signature, now.key) != (before.signature, before.key):
                 self.found[topic] = now
                 changed.append(topic)

@@ -73,7 +73,7 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a snapshot was taken: where the log stood (with what may not be written out yet), and the source's clock in epoch milliseconds."""
+    """When a snapshot was taken. lsn: where the log stood, with what is not written out yet; at_ms: the source's clock."""
 
     lsn: int
     at_ms: int
