@@ -210,6 +210,51 @@ def test_large_values_that_an_update_leaves_alone_are_not_lost(source: Source, i
                 assert value["after"]["big"], k
 
 
+def test_large_values_are_read_for_many_updates_at_once(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (a int, b text, big text, doc jsonb, n int, PRIMARY KEY (b, a))")
+    source.sql.execute("CREATE TABLE u (id bytea PRIMARY KEY, big text, n int)")
+    for column in ("t ALTER COLUMN big", "t ALTER COLUMN doc", "u ALTER COLUMN big"):
+        source.sql.execute(f"ALTER TABLE {column} SET STORAGE EXTERNAL")  # type: ignore[arg-type]
+    source.sql.execute(
+        "INSERT INTO t SELECT i, 'x' || chr(39) || i, repeat(i::text, 3000), jsonb_build_object('v', repeat(i::text, 3000)), 0"
+        " FROM generate_series(1, 600) i"
+    )
+    source.sql.execute("INSERT INTO u SELECT int4send(i), repeat(i::text, 3000), 0 FROM generate_series(1, 600) i")
+
+    def queries() -> int:
+        source.sql.execute("SELECT pg_stat_clear_snapshot()")
+        row = source.sql.execute(
+            "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    with source.capture("t", "u") as capture:
+        capture.wait_ready()
+        before = queries()  # each snapshot of ours is rolled back
+        for i in range(1, 4):
+            with source.sql.transaction():
+                source.sql.execute("UPDATE t SET n = %s", [i])
+                source.sql.execute("UPDATE u SET n = %s", [i])
+                source.sql.execute("INSERT INTO u VALUES (%s, 'new', 0)", [b"new" + bytes([i])])
+                source.sql.execute("UPDATE t SET a = a + 1000 WHERE a = %s", [i])
+                source.sql.execute("DELETE FROM u WHERE id = int4send(%s)", [i])
+                source.sql.execute("TRUNCATE t") if i == 2 else None
+                source.sql.execute("INSERT INTO t VALUES (%s, 'y', repeat('y', 5000), NULL, 0)", [5000 + i])
+                source.sql.execute("UPDATE t SET n = 7 WHERE b = 'y'")
+        source.settled()
+        latest = source.latest("t"), source.latest("u")
+        assert len(latest[0]) == 2 and len(latest[1]) == 600
+        found = [v for name in ("t", "u") for _, v, _, _ in source.messages(name) if v and v["op"] == "u"]
+        assert len(found) > 1500 and all(v["after"]["big"] for v in found)
+        assert capture.stop() == 0
+        servers.wait_for(lambda: queries() > before, "the queries are counted")
+        assert queries() - before < 500
+    for name, rows in zip(("t", "u"), latest, strict=True):
+        there = source.sql.execute(f"SELECT n, big FROM {name}").fetchall()  # type: ignore[arg-type]
+        assert sorted((v["n"], v["big"]) for v in rows.values()) == sorted((n, big) for n, big in there)
+
+
 def test_truncate_removes_every_key(source: Source) -> None:
     source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     source.sql.execute("CREATE TABLE other (id int PRIMARY KEY, n int)")

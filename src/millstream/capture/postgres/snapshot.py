@@ -158,16 +158,3 @@ class ChunkReader:
             order,
             sql.Literal(limit),
         )
-
-
-def read_row(connection: Connection, table: CatalogTable, names: Sequence[str], key: dict[str, str]) -> Values | None:
-    """Return the named columns of the row with the key (in text), None when there is no such row. Call it inside `snapshot`."""
-    condition = sql.SQL(" AND ").join(
-        sql.SQL("{} = {}::{}").format(sql.Identifier(n), sql.Literal(v), sql.SQL(table.declared[n]))  # type: ignore[arg-type]
-        for n, v in key.items()
-    )
-    columns = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(n)) for n in names)
-    row = connection.execute(
-        sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, table.sql_name, condition)
-    ).fetchone()
-    return list(row) if row is not None else None

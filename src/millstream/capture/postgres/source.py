@@ -206,6 +206,7 @@ class PostgresSource:
                     self._waiting()
             if not count & 127 and time.monotonic() > until:
                 break
+        decoder.settle()
         return count > 0
 
     def wait(self, seconds: float) -> None:
