@@ -157,6 +157,7 @@ def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[st
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # real-time mode refuses the first format
         _STREAMLINE: "false",  # see `Writer`
         "spark.sql.streaming.stopTimeout": "8s",
+        "spark.sql.streaming.noDataProgressEventInterval": "5000",  # ms: how exactly a quiet partition's time is known
         **_REMEMBERED,
     }
     if local:
