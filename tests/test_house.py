@@ -238,8 +238,6 @@ TESTED = {
         "share/test_partitions": "found sessions",
         "share/test_workers": "share_groups",
         "security/test_listener": "tls",
-        "share/test_partitions": "found share_groups share/coordinator share/store",
-        "share/test_workers": "sessions",
         "test_bounds": "parked",
         "test_clients": "produce_checks topics",
         "test_dynamic": "configs",
