@@ -49,7 +49,7 @@ def header(key, version, length=-1):
         (struct.pack(">i", 20_000_001) + header(0, 9), "a frame of 20000001 bytes"),
         (struct.pack(">i", 9_000_000) + header(3, 9), "a Metadata request of 9000000 bytes"),
         (struct.pack(">i", 10) + header(4, 0), "the API key 4, which this broker does not serve"),
-        (struct.pack(">i", 10) + header(77, 1), "the API key 77"),
+        (struct.pack(">i", 10) + header(83, 1), "the API key 83"),
         (struct.pack(">i", 10) + header(3, 99), "Metadata version 99"),
         (struct.pack(">i", 12) + header(3, 1, 5000) + b"ab", "a client id longer than its request"),
         (struct.pack(">i", 12) + header(3, 12) + b"\x02\x00", "the message ends inside its tagged fields"),
