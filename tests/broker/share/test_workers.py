@@ -186,3 +186,17 @@ def test_who_is_no_member_of_a_group_has_no_share(broker, wire, place, hire):
     nobody = hire(joined=False)
     [part] = nobody.fetch().responses[0].partitions
     assert part.error_code == errors.GROUP_ID_NOT_FOUND
+
+
+def test_a_message_that_hangs_holds_up_nobody(wire, place, hire):
+    """Up to the bound of what is in flight, counted from it."""
+    for _ in range(210):
+        produce(wire, place[0], *[b"x"] * 10)
+    stuck, other, done = hire(), hire(), 0
+    assert stuck.take(records=1, mode=1) == [(0, 1)]
+    while got := [offset for offset, _ in other.take(records=50, mode=1)]:
+        assert other.acknowledge((got[0], got[-1], ACCEPT)) == 0
+        done += len(got)
+    assert done == 1999
+    assert stuck.acknowledge((0, 0, ACCEPT)) == 0
+    assert [offset for offset, _ in other.take(mode=1)] == list(range(2000, 2100))
