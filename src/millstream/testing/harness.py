@@ -28,7 +28,9 @@ from millstream.run.part import Context, Part, Step
 from millstream.run.supervisor import Supervisor
 from millstream.settings import Kafka, MillstreamError, Settings
 
-START_TIMEOUT_S = 180.0  # Spark on a busy machine takes its time; a part that fails is told at once, whatever this says
+START_TIMEOUT_S = (
+    180.0  # Spark on a busy machine takes its time; a part that fails is reported at once, whatever this says
+)
 SEND_TIMEOUT_S = 60.0
 
 Prepare = str | Callable[[psycopg.Connection], object]
