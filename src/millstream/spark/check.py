@@ -1,8 +1,9 @@
 """What `run` would refuse of each query, found out on Spark without running any: the same pipeline, over inputs that are empty.
 
-`python -m millstream.spark.check APPFILE` is a process of its own: the user's file may do what it likes there, and Spark ends
-with it. On stdin it gets the columns of captured tables, a JSON object of topic -> schema, or the reason why they are not known; the
-settings come in environment variables. On stdout it prints one line of JSON: {"queries": [a Finding …]} or {"error": …}.
+`python -m millstream.spark.check APPFILE` is a process of its own: the user's file may do what it likes there, and Spark
+ends with it. On stdin it gets the columns of captured tables, a JSON object of topic -> schema, or the reason why they are not
+known; the settings come in environment variables. On stdout it prints one line of JSON: {"queries": [a Finding …]} or
+{"error": …}.
 """
 
 from __future__ import annotations
