@@ -57,10 +57,8 @@ def test_people_see_what_it_is_and_what_would_be_made(capsys, application, tmp_p
     code, out, _ = plan(capsys, application, "--data", tmp_path / "data", "--no-queries")
     lines = [line.rstrip() for line in out.splitlines()]
     assert code == 1  # for the table that is captured, and not there
-    said = "there is no table public.items yet. The embedded PostgreSQL has no tables of its own: give SQL that makes and fills"
-    assert (
-        f"    ! captured table public.items  {said} them, once, with `millstream run FILE --fill ops=tables.sql`" in out
-    )
+    assert "    ! captured table public.items  there is no table public.items yet." in lines
+    assert "them, once, with `millstream run FILE --fill ops=tables.sql`" in out
     assert "  not analysed (--no-queries)" in lines
     assert "  ops: public.items  →  change data capture       →  topic items" in lines
     assert "  orders             →  sold (view, every 1 s)    →  table shop.sold" in lines
@@ -80,7 +78,7 @@ def test_programs_get_the_same(capsys, application, tmp_path):
     assert {"name": "broker", "needs": []} in found["processes"]
     assert {"kind": "table", "name": "shop.sold", "state": "unknown", "detail": ""} in found["changes"]
     assert found["analysis"] == {"findings": [], "problem": "", "wanted": False}
-    assert found["log"] == {"address": "embedded", "embedded": True, "problem": "not running"}
+    assert (found["log"]["address"], found["log"]["problem"]) == ("embedded", "not running")
 
 
 def test_differences_are_shown_and_what_is_as_declared_is_counted(capsys, application, monkeypatch):

@@ -83,7 +83,8 @@ def test_tables_of_an_embedded_database_that_is_yet_to_be_made(tmp_path):
     compared, found = captured(Settings(data=tmp_path / "data"), "items")
     change = found["ops: public.items"]
     assert change.state == "refused" and not compared.sound
-    assert "there is no table public.items yet" in change.detail and "--fill ops=tables.sql" in change.detail
+    assert change.detail == "there is no table public.items yet."
+    assert "--fill ops=tables.sql" in compared.sources["ops"].advice
     assert compared.columns == {"items": change.detail}
     assert not (tmp_path / "data").exists()
 
@@ -111,12 +112,13 @@ def test_captured_tables_are_looked_at_where_they_are(tmp_path):
         }
         assert "has no primary key" in found["ops: public.bare"].detail
         assert "has no table public.absent" in found["ops: public.absent"].detail
-        assert "--fill" not in found["ops: public.absent"].detail  # it is not ours to fill
+        assert not given.sources["ops"].advice  # it is not ours to fill
         assert [c["name"] for c in given.columns["items"]["columns"]] == ["item", "price"]
     # The same database as an embedded one that has ended: started for a moment, and gone again.
     ended, found = captured(Settings(data=tmp_path / "data"), "items", "absent")
     assert found["ops: public.items"].state == "kept"
-    assert "has no table public.absent. The embedded PostgreSQL" in found["ops: public.absent"].detail
+    assert "has no table public.absent." in found["ops: public.absent"].detail
+    assert "--fill ops=tables.sql" in ended.sources["ops"].advice
     assert ended.columns["items"] == given.columns["items"]
     Lock(tmp_path / "data").release()
     held = Lock(tmp_path / "data")  # something is starting there

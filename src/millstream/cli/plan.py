@@ -194,6 +194,8 @@ def _changes(compared: Comparison, planned: Graph) -> Iterable[str]:
                 yield "  " + _SIGNS[change.state].format(
                     name=f"{kind} {change.name.removeprefix(prefix)}", detail=f"[dim]{escape(change.detail)}[/]"
                 )
+        if place.advice:
+            yield f"  [yellow]→[/] {escape(place.advice)}"
         kept = sum(c.state == "kept" for c in changes)
         if kept:
             yield f"  [dim]= {kept} {kind}{'s' * (kept != 1)} there{' as declared' if kind != 'captured table' else ''}[/]"

@@ -51,6 +51,7 @@ def run(
     from millstream.app import load
 
     app = load(file)
+    from millstream.run.checks import settings_file
     from millstream.run.fill import filling
     from millstream.run.progress import Progress
     from millstream.run.supervisor import Supervisor
@@ -58,6 +59,8 @@ def run(
     console = Console(stderr=at.json)
     listens = {name: address for name, address in (("broker", listen), ("console", page)) if address}
     with Progress(console, silent=at.json) as progress:
+        for finding in settings_file(at.settings):
+            progress.say(f"{finding.found}. {finding.advice}")
         watch = (lambda status: at.out.line(asdict(status))) if at.json else progress.show
         supervisor = Supervisor(
             app,

@@ -77,7 +77,7 @@ def examine(settings: Settings, graph: Graph | None = None) -> Iterator[Finding]
         ("packages", partial(_packages, graph=graph), True),
         ("java", _java, spark),
         ("connector", _connector, spark),
-        ("settings", _settings_file, True),
+        ("settings", settings_file, True),
         ("data folder", _data, True),
         ("log", _log, True),
         ("postgres", _postgres, store),
@@ -207,7 +207,8 @@ def _connector(settings: Settings) -> Iterator[Finding]:
         yield Finding("connector", "note", found, f"The first run fetches the rest from {source}.")
 
 
-def _settings_file(_: Settings) -> Iterator[Finding]:
+def settings_file(_: Settings) -> Iterator[Finding]:
+    """Find passwords in clear in a settings file that other users can read."""
     path = Path(FILE)
     if not path.is_file() or not path.stat().st_mode & 0o077:
         return

@@ -48,11 +48,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Place:
-    """A log or a database: its address in words, and why it could not be looked at, if so."""
+    """A log or a database: its address in words, why it could not be looked at, if so, and what to do about what is refused."""
 
     address: str
     embedded: bool
     problem: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -252,13 +253,14 @@ def _looked(
         known = found[table.name]
         full = f"{name}: {table.source.describe()}"
         if isinstance(known, MillstreamError):
-            why = f"{known} {how_to_fill(name)}" if place.embedded else str(known)
-            changes.append(Change("captured table", full, "refused", why))
-            columns[table.name] = why
+            changes.append(Change("captured table", full, "refused", str(known)))
+            columns[table.name] = str(known)
         else:
             changes.append(Change("captured table", full, "kept"))
             described = [c.describe() for c in known.columns]
             columns[table.name] = {"topic": table.name, "columns": described, "key": list(known.key)}
+    if place.embedded and any(change.state == "refused" for change in changes):
+        place = replace(place, advice=how_to_fill(name))
     return _Looked(name, place, tuple(changes), columns)
 
 

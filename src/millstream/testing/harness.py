@@ -26,7 +26,8 @@ from millstream.settings import Kafka, MillstreamError, Settings
 if TYPE_CHECKING:
     import psycopg
 
-START_TIMEOUT_S = 180.0  # Spark on a busy machine takes its time; a part that fails is told at once, whatever this says
+# Spark on a busy machine takes its time; a part that fails is reported at once, whatever this says.
+START_TIMEOUT_S = 180.0
 SEND_TIMEOUT_S = 60.0
 
 Prepare = str | Callable[["psycopg.Connection"], object]
