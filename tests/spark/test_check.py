@@ -3,6 +3,7 @@
 import json
 from datetime import datetime
 
+import pyspark
 import pytest
 
 import millstream as ms
@@ -96,6 +97,10 @@ def test_each_query_is_judged_on_its_own(spark, settings):
     def unbounded(orders):
         return orders.dropDuplicates(["item"])
 
+    @app.view(orders, key="item")
+    def no_type(orders):
+        return orders.withColumn("took", F.expr("INTERVAL '1' SECOND"))
+
     @app.alert(orders, to="soon")
     def not_realtime(orders):
         return orders.withColumn("n", F.udf(lambda n: n)("n"))
@@ -117,6 +122,7 @@ def test_each_query_is_judged_on_its_own(spark, settings):
     assert found["grouped"].keeps == ("an aggregate",)
     for name, said in {
         "no_column": "`colour`",
+        "no_type": "PostgreSQL has no column type",
         "no_key": "the key names 'hour'",
         "unsupported": "sort where they are read",
         "unbounded": "dropDuplicatesWithinWatermark",
@@ -137,6 +143,26 @@ def test_what_could_not_be_looked_at_is_unknown(spark, settings):
     assert joined.detail == alone.detail == "the columns of table 'items' are not known: no answer"
     [joined, alone] = check(app, settings, {"items": schema("item")}, spark)
     assert (joined.state, alone.state) == ("none", "none")
+
+
+def test_a_checkpoint_of_other_topics_or_of_another_function(spark, settings):
+    app, orders, _ = application()
+    app.view(orders, key="item", name="newest")(lambda orders: orders)
+    app.stream(orders, to="counted", name="counts")(lambda orders: orders.groupBy("item").count())
+    app.stream(orders, to="copied", name="copies")(lambda orders: orders)
+    for name, topic in (("newest", "older"), ("counts", "orders"), ("copies", "older")):
+        folder = settings.checkpoint_root / "shop" / name
+        for part in ("commits", "offsets"):
+            (folder / part).mkdir(parents=True)
+        (folder / "commits" / "0").touch()
+        (folder / "offsets" / "0").write_text(f'v1\n{{}}\n{{"{topic}": {{"0": 5}}}}\n')
+    other = {"spark": pyspark.__version__, "mode": "update", "operators": [], "version": 1}
+    (settings.checkpoint_root / "shop" / "counts" / "state.json").write_text(json.dumps(other))
+    found = {f.query: f for f in check(app, settings, {}, spark)}
+    assert found["newest"].state == "refused" and "it no longer reads 'older'" in found["newest"].detail
+    assert found["counts"].state == "rebuild"
+    assert "`millstream groups reset shop.counts --to earliest --execute`" in found["counts"].detail
+    assert found["copies"].state == "none"  # without state it is moved
 
 
 def test_state_on_a_cluster_without_shared_checkpoints(spark, settings, tmp_path):

@@ -104,7 +104,7 @@ def check(app: App, settings: Settings, tables: Mapping[str, TableSchema | str],
 
 
 def _query(context: Context, query: Query) -> Finding:
-    from millstream.spark import fingerprint, pipeline
+    from millstream.spark import fingerprint, pipeline, positions
     from millstream.spark.errors import failure
 
     try:
@@ -114,10 +114,13 @@ def _query(context: Context, query: Query) -> Finding:
     except Exception as error:
         return Finding(query.name, "refused", failure(error).text.removeprefix(f"{query}: "))
     keeps = tuple(dict.fromkeys(o.kind for o in now.operators))
+    checkpoint = context.checkpoint(query.name)
     try:
-        verdict = fingerprint.compare(fingerprint.noted(context.checkpoint(query.name)), now)
+        if pipeline.keeps(context, query, now):
+            positions.check(checkpoint, pipeline.topics(query), str(query), context.aside(query.name))
+        verdict = fingerprint.compare(fingerprint.noted(checkpoint), now)
     except (MillstreamError, OSError) as error:
-        return Finding(query.name, "refused", str(error), keeps)
+        return Finding(query.name, "refused", str(error).removeprefix(f"{query}: "), keeps)
     why = fingerprint.refusal(verdict, pipeline.again(context, query)) if verdict.refused else verdict.why
     return Finding(query.name, verdict.word, why, keeps)
 

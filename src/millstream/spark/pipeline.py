@@ -43,7 +43,7 @@ def analyse(context: Context, query: Query) -> tuple[DataFrame, Fingerprint]:
     made = result(context, query)
     check_bounded(str(query), made)
     output = import_module(query.output.spark)
-    mode = output.check(query, made) if hasattr(output, "check") else ""
+    mode = output.check(context, query, made) if hasattr(output, "check") else ""
     context.check_state(query.name, made)
     return made, fingerprint.of(made, mode)
 
@@ -56,17 +56,26 @@ def again(context: Context, query: Query) -> str:
     return f"`millstream groups reset {group(context.app, query.name)} --to earliest --execute`"
 
 
+def topics(query: Query) -> list[str]:
+    """Return the topics whose positions its checkpoint holds."""
+    return [i.topic.name for i in query.streams or query.states]
+
+
+def keeps(context: Context, query: Query, now: Fingerprint) -> bool:
+    """Tell whether the query keeps state, or a view that must hold nothing else, so that it cannot be moved."""
+    return bool(query.streams) and bool(now.operators or query.output.tables(context.app, query))
+
+
 def start(context: Context, query: Query) -> StreamingQuery:
     """Start a query. Raises MillstreamError as `analyse` does, and when its state is of another function."""
     where = str(query)
     made, now = analyse(context, query)
-    kept = bool(query.streams) and (bool(now.operators) or bool(query.output.tables(context.app, query)))
     positions.keep(
         context.kafka,
         context.checkpoint(query.name),
-        [i.topic.name for i in query.streams or query.states],
+        topics(query),
         where,
-        state=kept,
+        state=keeps(context, query, now),
         aside=context.aside(query.name),
     )
     fingerprint.keep(context.checkpoint(query.name), now, where, again(context, query))

@@ -22,7 +22,7 @@ from millstream.spark.provenance import ORIGIN
 
 def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
     """Start an alert's query. Raises MillstreamError as `check` does."""
-    mode = check(query, result)
+    mode = check(context, query, result)
     rows = _rows(query, result)
     return (
         context.writer(rows, query, mode)
@@ -33,7 +33,7 @@ def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
     )
 
 
-def check(query: Query, result: DataFrame) -> str:
+def check(context: Context, query: Query, result: DataFrame) -> str:
     """Return the output mode. Raises MillstreamError when the function lost its causes, or Spark cannot run it."""
     where = str(query)
     check_identity(where, result, multiplies(result))

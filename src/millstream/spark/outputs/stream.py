@@ -24,13 +24,13 @@ from millstream.stores.topics import Topics
 
 def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
     """Start a stream's query. Raises MillstreamError as `check` does."""
-    mode = check(query, result)
+    mode = check(context, query, result)
     rows = _rows(query, result)
     topics = context.topics.setdefault(query.name, Topics(context.kafka, context.app, query.name))
     return context.batches(rows, query, mode, partial(_write, context, query, topics))
 
 
-def check(query: Query, result: DataFrame) -> str:
+def check(context: Context, query: Query, result: DataFrame) -> str:
     """Return the output mode. Raises MillstreamError when Spark cannot run the function or its result lacks the key."""
     where = str(query)
     check_key(where, query.output.key, result)
