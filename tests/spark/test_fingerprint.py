@@ -141,6 +141,16 @@ def test_fingerprints_of_functions(click):
     )
     two = click().where("n > 1 and n < 9")
     assert word(counted(two), counted(click().where("n < 9").where("n > 1"))) == "fits"
+    hopping = click().groupBy(F.window("at", "10 minutes", "5 minutes")).count()
+    wider = click(Wider)
+    assert word(hopping, wider.groupBy(F.window("at", "10 minutes", "5 minutes")).count()) == "fits"
+    assert word(hopping, click().groupBy(F.window("at", "20 minutes", "10 minutes")).count()) == "would mix"
+    sparse = click().groupBy(F.window("at", "1 minute", "10 minutes")).count()
+    assert of(sparse, "update").columns == {"window": ("windows of 60 s every 600 s over at",)}
+    assert word(sparse, click().groupBy(F.window("at", "5 minutes", "10 minutes")).count()) == "would mix"
+    words = click().select("user", F.explode(F.split("user", " ")).alias("word")).groupBy("word").count()
+    other = click().select("user", F.explode(F.split("user", ",")).alias("word")).groupBy("word").count()
+    assert word(words, other) == "would mix"
     # Other state under the same names.
     for other in (
         counted(click(), size="5 minutes"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from millstream.app.inputs import FUTURE, Input, Table, Topic
+from millstream.app.inputs import FUTURE, IDLE, Input, Table, Topic
 from millstream.app.names import DEAD_LETTERS, check_name, dead_letters
 from millstream.app.outputs import Alert, Stream, View
 from millstream.app.query import Output, Query
@@ -56,6 +56,7 @@ class App:
         event_time: str | None = None,
         lateness: str | timedelta = "10 seconds",
         future: str | timedelta | None = FUTURE,
+        idle: str | timedelta | None = IDLE,
         partitions: int = DEFAULT_PARTITIONS,
         config: Mapping[str, str] | None = None,
         format: Format = JSON,
@@ -64,12 +65,15 @@ class App:
 
         key: the field whose value is the message's key: equal keys stay in order.
         event_time: the datetime field that says when the event happened; windows need it.
-        lateness: how long after newer events one may still arrive and count.
+        lateness: how much older than the newest event of its partition one may be and still count.
         future: how far an event's time may be ahead of the log's; one beyond is a dead letter. None: no bound.
+        idle: how long a partition or topic without events holds windows open; after that it holds nothing, and what it brings
+            then may be late. None: it holds them until it brings events.
         config: settings by Kafka's names, for example {"retention.ms": "86400000"}.
         """
-        ahead = None if future is None else duration(future)
-        topic = Topic(name, event, key, event_time, duration(lateness), partitions, dict(config or {}), format, ahead)
+        ahead, quiet = (None if given is None else duration(given) for given in (future, idle))
+        late = duration(lateness)
+        topic = Topic(name, event, key, event_time, late, partitions, dict(config or {}), format, ahead, quiet)
         self._claim(name, "topic")
         self.topics[name] = topic
         return topic

@@ -34,6 +34,7 @@ Word = Literal["none", "new", "fits", "would mix", "rebuild"]
 
 _NUMBERS = re.compile(r"#\d+L?")
 _TUMBLING = re.compile(r"precisetimestampconversion\(([\w.`]+)\) - (-?\d+)L?\) % (\d+)L?\)")
+_WIDTH = re.compile(r"\+ (\d+)L?\)+$")
 _TIME_WINDOW = "spark.timeWindow"  # Spark's metadata of a column that F.window made
 
 
@@ -241,8 +242,10 @@ def _used(expressions: Iterable[Any], definitions: Mapping[int, tuple[str, Any]]
 def _definition(alias: Any) -> str:
     text = _text(alias.child())
     if alias.metadata().contains(_TIME_WINDOW) and (window := _TUMBLING.search(text)):
-        column, start, size = window[1], int(window[2]), int(window[3])
-        return f"windows of {size / 1e6:g} s over {column}" + (f" from {start / 1e6:g} s" if start else "")
+        start, slide = int(window[2]) / 1e6, int(window[3]) / 1e6
+        width = int(found[1]) / 1e6 if (found := _WIDTH.search(text)) else slide
+        every = f" every {slide:g} s" if width != slide else ""
+        return f"windows of {width:g} s{every} over {window[1]}" + (f" from {start:g} s" if start else "")
     return text
 
 
@@ -258,6 +261,8 @@ def _conditions(node: Any) -> Iterator[tuple[str, Any]]:
     if not expressions:
         yield prefix, None
     for expression in expressions:
+        if _is_attribute(expression) and name != "Filter":
+            continue  # a column that passes through
         text = _text(expression)
         if name != "Filter" or not text.endswith(" IS NOT NULL)"):  # Spark adds those of windows by itself
             yield f"{prefix}: {text}", expression

@@ -17,6 +17,7 @@ from millstream.spark.context import Context
 from millstream.spark.fingerprint import Fingerprint
 from millstream.spark.inputs.topic import events
 from millstream.spark.kafka import Ranges, read_range
+from millstream.spark.watermark import Watermark
 
 
 def result(context: Context, query: Query) -> DataFrame:
@@ -69,7 +70,11 @@ def keeps(context: Context, query: Query, now: Fingerprint) -> bool:
 def start(context: Context, query: Query) -> StreamingQuery:
     """Start a query. Raises MillstreamError as `analyse` does, and when its state is of another function."""
     where = str(query)
+    context.watermarks.pop(query.name, None)
     made, now = analyse(context, query)
+    if now.operators and not query.realtime:  # only such a query pays for the times of its partitions
+        context.watermarks[query.name] = Watermark()
+        made = result(context, query)
     positions.keep(
         context.kafka,
         context.checkpoint(query.name),
