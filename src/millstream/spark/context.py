@@ -93,8 +93,7 @@ class Context:
         interval = f"{max(1, every // timedelta(milliseconds=1))} milliseconds"
         trigger = {"realTime": interval} if realtime else {"processingTime": interval}
         return (
-            Writer(frame, realtime=realtime)
-            .queryName(name)
+            Writer(frame, name, realtime=realtime)
             .outputMode(mode)
             .option("checkpointLocation", self.checkpoint(name).as_uri())
             .trigger(**trigger)  # type: ignore[call-overload]
