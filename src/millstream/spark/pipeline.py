@@ -40,9 +40,8 @@ def start(context: Context, query: Query) -> StreamingQuery:
     context.watermarks.pop(query.name, None)
     made = result(context, query)
     check_bounded(where, made)
-    if (
-        query.streams and not query.realtime and stateful(made)
-    ):  # only such a query pays for the times of its partitions
+    # Only a query that keeps state pays for the times of its partitions.
+    if query.streams and not query.realtime and stateful(made):
         context.watermarks[query.name] = Watermark()
         made = result(context, query)
     kept = bool(query.streams) and (bool(stateful(made)) or bool(query.output.tables(context.app, query)))
