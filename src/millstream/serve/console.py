@@ -101,6 +101,11 @@ class Console:
         """What the log said last of its topics."""
         return self._positions.reading
 
+    @property
+    def captures(self) -> list[PartState]:
+        """What the captures said last."""
+        return part_states(self._follower.latest, "capture")
+
     def state(self) -> State:
         """Return the state as it is known now."""
         state = assemble(
