@@ -72,7 +72,8 @@ def start(context: Context, query: Query) -> StreamingQuery:
     where = str(query)
     context.watermarks.pop(query.name, None)
     made, now = analyse(context, query)
-    if now.operators and not query.realtime:  # only such a query pays for the times of its partitions
+    # Only a query that keeps state pays for the times of its partitions.
+    if query.streams and now.operators and not query.realtime:
         context.watermarks[query.name] = Watermark()
         made = result(context, query)
     positions.keep(
