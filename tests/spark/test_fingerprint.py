@@ -104,7 +104,7 @@ def click(spark):
 
     def frame(kind=Click, name="clicks", lateness=10):
         topic = Topic(name, kind, key="user", event_time="at", lateness=timedelta(seconds=lateness))
-        context = SimpleNamespace(spark=spark, kafka=Kafka("127.0.0.1:1"))
+        context = SimpleNamespace(spark=spark, kafka=Kafka("127.0.0.1:1"), watermarks={})
         return open(context, Query("q", (topic,), lambda c: c, View("q", ("user",))), topic)
 
     return frame
@@ -145,9 +145,6 @@ def test_fingerprints_of_functions(click):
     wider = click(Wider)
     assert word(hopping, wider.groupBy(F.window("at", "10 minutes", "5 minutes")).count()) == "fits"
     assert word(hopping, click().groupBy(F.window("at", "20 minutes", "10 minutes")).count()) == "would mix"
-    sparse = click().groupBy(F.window("at", "1 minute", "10 minutes")).count()
-    assert of(sparse, "update").columns == {"window": ("windows of 60 s every 600 s over at",)}
-    assert word(sparse, click().groupBy(F.window("at", "5 minutes", "10 minutes")).count()) == "would mix"
     words = click().select("user", F.explode(F.split("user", " ")).alias("word")).groupBy("word").count()
     other = click().select("user", F.explode(F.split("user", ",")).alias("word")).groupBy("word").count()
     assert word(words, other) == "would mix"

@@ -34,7 +34,6 @@ Word = Literal["none", "new", "fits", "would mix", "rebuild"]
 
 _NUMBERS = re.compile(r"#\d+L?")
 _TUMBLING = re.compile(r"precisetimestampconversion\(([\w.`]+)\) - (-?\d+)L?\) % (\d+)L?\)")
-_WIDTH = re.compile(r"\+ (\d+)L?\)+$")
 _TIME_WINDOW = "spark.timeWindow"  # Spark's metadata of a column that F.window made
 
 
@@ -242,10 +241,8 @@ def _used(expressions: Iterable[Any], definitions: Mapping[int, tuple[str, Any]]
 def _definition(alias: Any) -> str:
     text = _text(alias.child())
     if alias.metadata().contains(_TIME_WINDOW) and (window := _TUMBLING.search(text)):
-        start, slide = int(window[2]) / 1e6, int(window[3]) / 1e6
-        width = int(found[1]) / 1e6 if (found := _WIDTH.search(text)) else slide
-        every = f" every {slide:g} s" if width != slide else ""
-        return f"windows of {width:g} s{every} over {window[1]}" + (f" from {start:g} s" if start else "")
+        start, size = int(window[2]) / 1e6, int(window[3]) / 1e6  # windows that overlap are an operator, no column
+        return f"windows of {size:g} s over {window[1]}" + (f" from {start:g} s" if start else "")
     return text
 
 
