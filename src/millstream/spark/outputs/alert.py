@@ -26,9 +26,9 @@ def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
     several = multiplies(result)
     check_identity(where, result, several)
     check_key(where, query.output.key, result)
-    mode = output_mode(where, result, ("update",) if query.realtime else ("append", "update"))
     if query.realtime:
         check_realtime(where, result)
+    mode = output_mode(where, result, ("update",) if query.realtime else ("append", "update"))
     rows = messages(provenance.merged(result, where), query.output.key, distinct=several)
     return (
         context.writer(rows, query, mode)
