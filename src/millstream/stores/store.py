@@ -127,6 +127,9 @@ class Store(Protocol):
     ) -> Kept:
         """Make the table of a view, or bring it up to `schema`, and return it. Raises MillstreamError as `apply` does."""
 
+    def check(self, app: str, name: str, schema: pa.Schema, key: Sequence[str]) -> None:
+        """Raise MillstreamError when no table can hold such rows. Asks nobody."""
+
     def read(self, settings: Settings, app: str, name: str, *, limit: int | None = None) -> Rows:
         """Return the rows of a view, newest first. Raises MillstreamError when there is none."""
 
