@@ -38,9 +38,9 @@ def check(context: Context, query: Query, result: DataFrame) -> str:
     where = str(query)
     check_identity(where, result, multiplies(result))
     check_key(where, query.output.key, result)
-    mode = output_mode(where, result, ("update",) if query.realtime else ("append", "update"))
     if query.realtime:
         check_realtime(where, result)
+    mode = output_mode(where, result, ("update",) if query.realtime else ("append", "update"))
     _rows(query, result)
     return mode
 
