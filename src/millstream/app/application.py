@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from millstream.app.inputs import FUTURE, Input, Table, Topic
+from millstream.app.inputs import FUTURE, OUTSIDE, Input, Table, Topic
 from millstream.app.names import DEAD_LETTERS, check_name, dead_letters
 from millstream.app.outputs import Alert, Stream, View
 from millstream.app.query import Output, Query
@@ -15,10 +16,12 @@ from millstream.app.sources import Source
 from millstream.app.topics import DEFAULT_PARTITIONS
 from millstream.event import Event, duration
 from millstream.event.format import JSON, Format
-from millstream.settings import MillstreamError
+from millstream.settings import MillstreamError, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from millstream.stores.store import Rows
 
 F = TypeVar("F", bound="Callable[..., DataFrame]")
 
@@ -152,6 +155,33 @@ class App:
         pace = every if every is not None else REALTIME_COMMIT if realtime else MICRO_BATCH
         output = Alert(self._output(to), _columns(key))
         return self.query(*inputs, output=output, name=name, every=pace, realtime=realtime)
+
+    def read(
+        self,
+        view: str,
+        *,
+        where: Mapping[str, object] | None = None,
+        limit: int | None = None,
+        settings: Settings | None = None,
+    ) -> Rows:
+        """Return the rows of a view as they are now, the newest windows first: iterate, or `.rows()`, `.arrow()`, `.pandas()`.
+
+            app.read("delay_by_hour", where={"origin": "JFK"}, limit=24).pandas()
+
+        The store is the one that the settings name, or that of the application that runs in the data folder.
+        where: the values that columns must have; None for no value.
+        limit: at most so many rows; without it all of them are read into memory.
+        settings: addresses, instead of those of `millstream.toml` and the environment.
+
+        Raises MillstreamError when there is no such view, nothing has been written to it yet, or no store answers.
+        """
+        tables = {t.name: t for q in self.queries.values() for t in q.output.tables(self.name, q)}
+        if view not in tables:
+            raise MillstreamError(f"{self.name!r} has no view {view!r}; it has {', '.join(tables) or 'none'}.")
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise MillstreamError(f"limit must be a number of rows, got {limit!r}.")
+        found: Rows = import_module(OUTSIDE).read(tables[view], settings, limit=limit, where=where)
+        return found
 
     def query(
         self,

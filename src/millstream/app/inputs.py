@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 from typing import ClassVar, Protocol
 
 from millstream.app.names import check_topic
@@ -12,8 +13,9 @@ from millstream.app.sources import Source
 from millstream.app.topics import COMPACTED, DEFAULT_PARTITIONS, NeededTopic
 from millstream.event import Event, fields
 from millstream.event.format import JSON, Format
-from millstream.settings import MillstreamError
+from millstream.settings import MillstreamError, Settings
 
+OUTSIDE = "millstream.run.outside"  # the module that reaches a running application
 FUTURE = timedelta(minutes=5)  # clocks differ; a time further ahead would move the watermark past everything after it
 MAX_PARTITIONS = 10_000  # a typing mistake ("partitions=100000") must not fill a disk with empty partitions
 
@@ -95,6 +97,29 @@ class Topic:
     def topic(self) -> NeededTopic:
         """See Input."""
         return NeededTopic(self.name, self.partitions, self.config, "input")
+
+    def send(self, event: Event, *, key: str | bytes | None = None, settings: Settings | None = None) -> None:
+        """Send an event, and return once the log has acknowledged it. See `send_many`, which is what many events want."""
+        self.send_many((event,), key=key, settings=settings)
+
+    def send_many(
+        self, events: Iterable[Event], *, key: str | bytes | None = None, settings: Settings | None = None
+    ) -> int:
+        """Send events in their order, and return how many, once the log has acknowledged every one (acks=all, idempotent).
+
+            orders.send_many(Order(product=name, price=1.5, at=datetime.now(UTC)) for name in names)
+
+        The log is the one that the settings name, or that of the application that runs in the data folder; while that is
+        starting it is waited for. The topic is made if it is missing. May be called from any thread; an iterable of any length
+        is taken in as it is sent.
+        key: the messages' key, instead of the field that the topic's `key` names.
+        settings: addresses, instead of those of `millstream.toml` and the environment.
+
+        Raises MillstreamError when there is no log; its subclass client.sending.SendError, with `written`, `taken` and `failed`,
+        when an event was not written: another class than the topic's, too large, or not acknowledged within 30 seconds.
+        """
+        sent: int = import_module(OUTSIDE).send(self, events, key, settings)
+        return sent
 
 
 @dataclass(frozen=True)
