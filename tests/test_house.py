@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,20 @@ CIRCLES = {
 }
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path, *, types: bool = False) -> list[tuple[str, int]]:
     """Every module that a file imports, with its line; imports for type checkers only count with ``types``."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     typing_only = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        if isinstance(node, ast.If) and getattr(node.test, "id", getattr(node.test, "attr", "")) == "TYPE_CHECKING"
         for statement in node.body
         for inner in ast.walk(statement)
     }
@@ -127,7 +135,7 @@ def test_batch_headers_are_read_by_name():
         f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node)}"
         for room in ("protocol", "log", "broker")
         for path in (SOURCE / room).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Subscript)
         and isinstance(node.value, ast.Name)
         and node.value.id in ("head", "header", "said", "came")
@@ -177,6 +185,117 @@ def test_the_file_map_is_complete():
     there = {
         str(p.relative_to(SOURCE))
         for p in SOURCE.glob("*/**/*.py")
-        if p.name not in ("__init__.py", "__main__.py") and not {"messages", "apis"} & set(p.parts)
+        if p.name not in ("__init__.py", "__main__.py") and not {"messages", "apis", "starter"} & set(p.parts)
     }
     assert mapped == there
+
+
+# Files of one name in several rooms say the same thing of each (its records, its process), or are a command and what it shows.
+# Another name is found for a new file that would say something else.
+SHARED = """
+archive broker checks commits connect console consumer coordinator decoding demo errors failpoints files folder graph groups load
+log logs overload partition positions process progress rates reader reading records replay rows run server session sink source
+state store stored tables tail topic topics views
+"""
+
+
+def modules() -> list[Path]:
+    """The modules that people write, without what only gathers or starts others, and what `millstream init` copies."""
+    return sorted(
+        path
+        for path in SOURCE.rglob("*.py")
+        if path.name not in ("__init__.py", "__main__.py") and not {"messages", "starter"} & set(path.parts)
+    )
+
+
+def defined(path: Path) -> list[str]:
+    """The functions and classes of a module."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node.name for node in parsed(path).body if isinstance(node, kinds)]
+
+
+def test_a_file_name_stands_for_one_thing():
+    rooms: dict[str, list[str]] = {}
+    for path in modules():
+        if path.parent.name != "apis":
+            rooms.setdefault(path.stem, []).append(str(path.parent.relative_to(SOURCE)))
+    several = {name: where for name, where in rooms.items() if len(where) > 1}
+    shared = set(SHARED.split())
+    assert not several.keys() - shared, {name: several[name] for name in several.keys() - shared}
+    assert not shared - several.keys()
+
+
+# Modules without a test file of their name, and the file of their room that runs them. A new module has its own.
+TESTED = {
+    "app": {"test_graph": "inputs names process query sources topics"},
+    "broker": {
+        "groups/test_classic": "classic_groups classic_rebalance",
+        "groups/test_consumer": "consumer_groups reconciliation",
+        "groups/test_migration": "consumer_classic",
+        "groups/test_coordinator": "groups/records",
+        "network/test_connection": "network/client endpoint tls_connection writer",
+        "security/test_rights": "gate store users",
+        "security/test_listener": "tls",
+        "test_bounds": "parked",
+        "test_clients": "produce_checks topics",
+        "test_dynamic": "configs",
+        "transactions/test_endings": "completion coordinator stored",
+    },
+    "capture": {"test_postgres": "decoding postgres/process postgres/source"},
+    "cli": {"test_commands": "broker common membership produce queries tail topics"},
+    "deliver": {"test_alerts": "process"},
+    "demo": {"test_demo": "flights", "test_summary": "progress"},
+    "event": {"test_event": "format"},
+    "log": {
+        "test_recovery": "scan",
+        "test_archive": "archiving",
+        "test_compaction": "swap",
+        "test_log": "opened topic traits",
+        "test_partition": "reader reading",
+    },
+    "monitor": {"test_watch": "probe"},
+    "postgresql": {"test_server": "binaries cluster process"},
+    "protocol": {"test_generator": "code decoding encoding", "test_messages": "errors"},
+    "serve": {"test_service": "process"},
+    "settings": {"test_load": "addresses failpoints"},
+    "spark": {"test_run": "context inputs/future inputs/table listener"},
+    "stores": {"test_postgresql": "schema staging"},
+}
+
+
+def test_every_module_with_logic_is_tested():
+    """By a test file of its name, one of its room that imports it, or one that is listed; an API by whoever sends its request."""
+    tests = Path(__file__).parent
+    files = list(tests.rglob("*.py"))
+    named = {path.relative_to(tests).with_name(path.name.removeprefix("test_")) for path in tests.rglob("test_*.py")}
+    imported = {(path.relative_to(tests).parts[0], name) for path in files for name, _ in imports(path)}
+    listed = {
+        f"{room}/{name}"
+        for room, by in TESTED.items()
+        for file, names in by.items()
+        for name in names.split()
+        if Path(room, f"{file.replace('test_', '')}.py") in named
+    }
+    sent = {
+        part for _, name in imported if name.startswith("millstream.protocol.messages.") for part in name.split(".")
+    }
+
+    def tested(place: Path) -> bool:
+        room = place.parts[0]
+        if place.parent.name == "apis" and place.stem[1:3].isdigit():
+            return place.stem[4:] in sent
+        dotted = ".".join(("millstream", *place.with_suffix("").parts))
+        return (
+            place in named
+            or Path(room, place.name) in named
+            or any(
+                (room, name) in imported for name in (dotted, *(f"{dotted}.{word}" for word in defined(SOURCE / place)))
+            )
+            or bool({f"{room}/{place.stem}", f"{room}/{place.parent.name}/{place.stem}"} & listed)
+        )
+
+    def_ = (ast.FunctionDef, ast.AsyncFunctionDef)
+    places = [
+        path.relative_to(SOURCE) for path in modules() if any(isinstance(node, def_) for node in ast.walk(parsed(path)))
+    ]
+    assert not [str(place) for place in places if not tested(place)]

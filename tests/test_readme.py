@@ -1,4 +1,4 @@
-"""The README says what is true: its application is what `millstream init` writes, its commands and options exist, its files are there."""
+"""The README says what is true: its application is what `millstream init` writes, its commands and files are there."""
 
 import re
 import shlex

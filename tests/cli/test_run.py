@@ -90,3 +90,16 @@ def test_programs_get_a_line_for_each_change_and_the_addresses(capsys, applicati
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line.get("state") for line in lines] == ["starting", "ready", None]
     assert lines[-1] == {"kafka": "127.0.0.1:1234", "console": "http://127.0.0.1:5678/?token=abc", "refused": {}}
+
+
+def test_passwords_that_others_can_read_are_said(capsys, monkeypatch, tmp_path, application):
+    monkeypatch.setattr(supervisor, "Supervisor", Quiet)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "millstream.toml"
+    path.write_text('postgres = "host=db password=s3cret"')
+    for mode, said in ((0o644, True), (0o600, False)):
+        path.chmod(mode)
+        code, out, err = run(capsys, application)
+        assert code == 0
+        assert ("open to other users and holds the password of postgres" in out) is said
+        assert "s3cret" not in out + err

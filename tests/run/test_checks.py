@@ -143,6 +143,6 @@ def test_passwords_that_others_can_read_are_noted(tmp_path, monkeypatch, mode, c
     monkeypatch.chdir(tmp_path)
     (tmp_path / "millstream.toml").write_text(content)
     (tmp_path / "millstream.toml").chmod(mode)
-    findings = list(checks._settings_file(Settings()))
+    findings = list(checks.settings_file(Settings()))
     assert [f.found.rpartition(" of ")[2] for f in findings] == ([", ".join(named)] if named else [])
     assert "s3cret" not in str(findings)

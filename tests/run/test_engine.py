@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -125,6 +126,21 @@ def test_a_process_that_hangs_before_it_is_ready_is_killed(children, recorder):
     hang = process(children, "hang", "signal.signal(signal.SIGTERM, signal.SIG_IGN)", ready_within=0.3)
     with recorder(hang) as engine, pytest.raises(MillstreamError, match=r"not ready within 0 s .tried 3 times"):
         engine.wait_for(all_ready, 10)
+
+
+def test_a_start_that_takes_long_shows_the_last_line_of_its_log(children, recorder, tmp_path):
+    gate = tmp_path / "gate"
+    body = f"""
+import os.path
+print("waiting for a lock", file=sys.stderr, flush=True)
+while not os.path.exists({str(gate)!r}): time.sleep(0.01)
+ready()"""
+    run = recorder(process(children, "broker", body), pace=replace(QUICK, slow=0.2))
+    with run as engine:
+        assert engine.wait_for(lambda s: s["broker"].text == "starting; its log: waiting for a lock", 10)
+        gate.touch()
+        assert engine.wait_for(all_ready, 10)
+    assert run.states("broker")[:3] == ["waiting", "starting", "ready"]
 
 
 def test_a_process_that_does_not_end_is_killed_after_its_grace(children, recorder):

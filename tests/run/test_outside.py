@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,13 +16,13 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.app.inputs import Topic
-from millstream.client import admin, sending
-from millstream.client.sending import SendError
+from millstream.client import admin, sender
+from millstream.client.sender import SendError
 from millstream.client.tail import tail
 from millstream.run import outside, runfile
 from millstream.run.lock import Lock
 from millstream.settings import Kafka, MillstreamError, Settings
-from tests.brokers import Broker, fresh, running_broker
+from tests.brokers import fresh, running_broker
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -82,7 +81,7 @@ def test_without_anything_running_the_error_has_the_line_to_type(folder, orders)
 
 
 def test_a_log_that_does_not_answer_is_named(folder, orders, monkeypatch):
-    monkeypatch.setattr(sending, "ANSWER_S", 0.2)
+    monkeypatch.setattr(sender, "ANSWER_S", 0.2)
     monkeypatch.setenv("MILLSTREAM_KAFKA", "127.0.0.1:1")
     with pytest.raises(MillstreamError, match=r"no log answers at 127\.0\.0\.1:1\. Start the application"):
         orders.send(Order(amount=1.0))
@@ -164,53 +163,6 @@ def test_one_and_many_are_acknowledged_before_they_return(kafka, orders, folder,
 
 
 @pytest.mark.system
-def test_a_failure_says_which_were_not_written(kafka, orders):
-    here = Settings(kafka=kafka)
-    good = [Order(user="a", amount=n) for n in range(10)]
-    with pytest.raises(SendError) as caught:
-        orders.send_many([*good, Other(user="x"), *good], settings=here)
-    error = caught.value
-    assert (error.written, error.taken, list(error.failed)) == (10, 11, [10])
-    assert "10 of 11 events were written, 1 were not (number 10: topic" in str(error)
-    assert len(stored(kafka, orders)) == 10
-    with pytest.raises(SendError, match=r"(?i)too large") as caught:
-        orders.send_many([*good, Order(user="x" * 2_000_000, amount=1.0)], settings=here)
-    assert (caught.value.written, list(caught.value.failed)) == (10, [10])
-    assert orders.send_many(good, settings=here) == 10
-
-    def broken():
-        yield from good
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        orders.send_many(broken(), settings=here)
-    assert len(stored(kafka, orders)) == 40, "what came before an error of the caller's is written"
-
-
-@pytest.mark.system
-def test_threads_share_a_producer(kafka, orders):
-    here = Settings(kafka=kafka)
-    failures = []
-
-    def work(user):
-        try:
-            for n in range(50):
-                orders.send(Order(user=user, amount=n), settings=here)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=[f"t{n}"]) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = stored(kafka, orders)
-    assert not failures and len(found) == 200
-    for n in range(4):
-        assert [v["amount"] for k, v in found if k == f"t{n}".encode()] == list(range(50))
-
-
-@pytest.mark.system
 def test_a_topic_that_was_deleted_is_made_again(kafka, orders):
     here = Settings(kafka=kafka)
     orders.send(Order(amount=1.0), settings=here)
@@ -219,46 +171,3 @@ def test_a_topic_that_was_deleted_is_made_again(kafka, orders):
         orders.send(Order(amount=2.0), settings=here)
     orders.send(Order(amount=3.0), settings=here)
     assert {"user": None, "amount": 3.0} in [value for _, value in stored(kafka, orders)]
-
-
-@pytest.mark.system
-@pytest.mark.fault
-def test_a_broker_that_is_killed_loses_nothing_and_repeats_nothing(tmp_path, orders):
-    (tmp_path / "log").mkdir()
-    broker = Broker(tmp_path / "log").start()
-    here = Settings(kafka=broker.kafka)
-    half, again = threading.Event(), threading.Event()
-
-    def many():
-        for n in range(3_000):
-            if n == 1_500:
-                half.set()
-                assert again.wait(30)
-            yield Order(user="a", amount=n)
-
-    sent = []
-    sending_ = threading.Thread(target=lambda: sent.append(orders.send_many(many(), settings=here)))
-    try:
-        sending_.start()
-        assert half.wait(30)
-        broker.end(signal.SIGKILL)
-        again.set()
-        broker.start()
-        sending_.join(60)
-        assert sent == [3_000]
-        assert [value["amount"] for _, value in stored(broker.kafka, orders)] == list(range(3_000))
-    finally:
-        again.set()
-        broker.end()
-
-
-@pytest.mark.system
-def test_a_log_that_went_away_ends_in_an_error_not_in_a_wait(tmp_path, orders, monkeypatch):
-    monkeypatch.setattr(sending, "DELIVERY_S", 1.0)
-    (tmp_path / "log").mkdir()
-    broker = Broker(tmp_path / "log").start()
-    here = Settings(kafka=broker.kafka)
-    orders.send(Order(amount=1.0), settings=here)
-    broker.end()
-    with pytest.raises(SendError, match=r"0 of 1 events were written, 1 were not \(number 0: .*[Tt]imed out"):
-        orders.send(Order(amount=2.0), settings=here)

@@ -38,4 +38,6 @@ def test_the_hopeless_is_given_up_at_once():
 
 
 def test_a_scaled_pace_keeps_the_number_of_tries():
-    assert Pace().scaled(0.1) == Pace(first=0.2 * 0.1, most=1.0, healthy=3.0, tries=5, sweep=0.5, takeover=1.5)
+    assert Pace().scaled(0.1) == Pace(
+        first=0.2 * 0.1, most=1.0, healthy=3.0, tries=5, sweep=0.5, takeover=1.5, slow=0.5
+    )

@@ -216,6 +216,9 @@ def test_nothing_from_outside_becomes_markup():
 def test_the_page_needs_no_inline_script_or_style():
     page = Pages(DESCRIPTION).page(state())
     assert not re.findall(r"<script(?![^>]*\bsrc=)", page)
+    assert not re.findall(
+        r"<script[^>]*\b(?:defer|async)", page
+    )  # htmx would start before its extension for streams is there
     assert not re.findall(r"\sstyle=|<style|\son[a-z]+=|javascript:", page)
     assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", page)
 

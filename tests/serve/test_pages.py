@@ -18,16 +18,11 @@ ODD = [
 def test_odd_facts_cost_nothing(odd):
     names = ("state", "error", "at", "batch", "watermark", "mode", "tables", "sent", "total", "memory", "pid", "restarts",
              "text", "lag_bytes", "latency_ms", "rate", "event_time", "dropped", "rows_per_second")  # fmt: skip
+    kinds = [("query", "enriched"), ("capture", "ops"), ("replay", "flights"), ("deliver", "x"), ("process", "spark")]
+    made = Pages(DESCRIPTION)
     for name in names:
-        kinds = [
-            ("query", "enriched"),
-            ("capture", "ops"),
-            ("replay", "flights"),
-            ("deliver", "x"),
-            ("process", "spark"),
-        ]
         found = judged(state(facts={kind: {"state": "running", name: odd} for kind in kinds}))
-        parts = Pages(DESCRIPTION).parts(found)
+        parts = made.parts(found)
         assert not [part for part, html in parts.items() if "cannot be shown" in html], name
 
 

@@ -1,5 +1,7 @@
 """Every output over every combination of inputs, latency and kind of function: right rows, or refused in words.
 
+Alerts are read where they are delivered, once each.
+
 What is right is what the same function makes of the same rows as plain frames. A cell that is refused is refused by the decorator
 or by the analysis before it starts: none fails while it runs.
 """
@@ -7,6 +9,8 @@ or by the analysis before it starts: none fails while it runs.
 import inspect
 import json
 import re
+import threading
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -15,10 +19,11 @@ from psycopg.rows import dict_row
 from pyspark.sql import functions as F
 
 import millstream as ms
-from millstream.app.names import SCHEMAS, candidates
+from millstream.app.names import SCHEMAS
 from millstream.client.admin import ensure_topics
 from millstream.client.producer import producer
 from millstream.client.tail import tail
+from millstream.deliver import alerts
 from millstream.event import encode
 from millstream.settings import MillstreamError
 from millstream.spark import provenance
@@ -215,6 +220,23 @@ def read(kafka, topic):
     return list(tail(kafka, topic, start="earliest", follow=False))
 
 
+@contextmanager
+def delivering(kafka, app, deliveries):
+    """What passes alerts on to their topics, while inside."""
+    stop, ready = threading.Event(), threading.Event()
+    thread = threading.Thread(
+        target=alerts.run, args=(app, deliveries, kafka), kwargs={"ready": lambda _: ready.set(), "stop": stop}
+    )
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_cells(spark, runner, kafka, views, log, output, inputs):
@@ -233,14 +255,14 @@ def test_cells(spark, runner, kafka, views, log, output, inputs):
     if not app.queries:
         return
     ensure_topics(kafka, [(t.name, 1, {}) for q in app.queries.values() for t in q.output.topics(app.name, q)])
+    deliveries = [d for q in app.queries.values() for d in q.output.deliveries(app.name, q)]
 
     def result(query):
         kind, grouped = query.name.partition("_")[0], aggregates(batch(spark, log, query, inputs))
         if output == "view":
             with psycopg.connect(views, row_factory=dict_row) as connection:
                 return texts(connection.execute(f'select * from "{app.name}"."{query.output.to}"').fetchall())
-        topic = query.output.to if output == "stream" else candidates(app.name, query.name)
-        found = read(kafka, topic)
+        found = read(kafka, query.output.to)
         if output in ("alert", "realtime"):
             identities = [dict(m.headers)["origin"] for m in found]
             assert len(set(identities)) == len(identities), f"{query.name}: rows share an identity: {identities}"
@@ -249,7 +271,8 @@ def test_cells(spark, runner, kafka, views, log, output, inputs):
     # Real-time queries hold their task slots for as long as they run: one after the other.
     rounds = [[q] for q in app.queries.values()] if output == "realtime" else [list(app.queries.values())]
     for queries in rounds:
-        with runner.running(app.name, queries, topics=app.topics) as facts:
+        mine = [d for d in deliveries if d.query in {q.name for q in queries}]
+        with delivering(kafka, app.name, mine), runner.running(app.name, queries, topics=app.topics) as facts:
             for query in queries:
                 kind = query.name.partition("_")[0]
                 refused = refusal(output, inputs, kind)

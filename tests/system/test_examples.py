@@ -17,7 +17,7 @@ import psutil
 import psycopg
 import pytest
 
-from millstream.client.sending import SendError
+from millstream.client.sender import SendError
 from millstream.client.tail import tail
 from millstream.postgresql.server import Server
 from millstream.run import runfile

@@ -115,7 +115,7 @@ class Topic:
         key: the messages' key, instead of the field that the topic's `key` names.
         settings: addresses, instead of those of `millstream.toml` and the environment.
 
-        Raises MillstreamError when there is no log; its subclass client.sending.SendError, with `written`, `taken` and `failed`,
+        Raises MillstreamError when there is no log; its subclass client.sender.SendError, with `written`, `taken` and `failed`,
         when an event was not written: another class than the topic's, too large, or not acknowledged within 30 seconds.
         """
         sent: int = import_module(OUTSIDE).send(self, events, key, settings)

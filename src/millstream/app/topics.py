@@ -14,7 +14,7 @@ Role = Literal["input", "table", "output", "alert", "dead letters", "internal"]
 DEFAULT_PARTITIONS = 2  # enough to show that order holds per key only, few enough for Spark on a laptop
 COMPACTED: Mapping[str, str] = MappingProxyType({"cleanup.policy": "compact"})
 
-# The topics that Millstream itself keeps, whoever creates them first. One partition: their readers want order.
+# The topics that Millstream itself keeps; the first part that needs one creates it. One partition: their readers want order.
 INTERNAL: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         STATUS: {"cleanup.policy": "compact,delete", "retention.ms": "86400000", "segment.ms": "3600000"},

@@ -177,7 +177,7 @@ class Archives:
             while not self._closing and self._log.archive(int(time.time() * 1000), name):
                 pass
         except Exception:
-            _log.exception("archiving failed; it goes on")
+            _log.exception("archiving failed; it continues")
         self._tell(self._copied, store)
 
     def _copied(self, store: Store) -> None:

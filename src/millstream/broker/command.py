@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the broker until it is told to end; returns the exit code."""
+    """Run the broker until it is asked to end; returns the exit code."""
     options = parser().parse_args(arguments)
     to_stderr(logging.DEBUG if options.verbose else logging.INFO)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
@@ -83,7 +83,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _stop_with_stdin() -> None:
-    """End like SIGTERM when whoever holds the other end of standard input is gone."""
+    """End like SIGTERM when the process at the other end of standard input is gone."""
     if not (stat.S_ISFIFO(os.fstat(0).st_mode) or stat.S_ISSOCK(os.fstat(0).st_mode)):
         raise SettingsError("--stop-with-stdin: expected standard input to be a pipe")
 

@@ -118,7 +118,7 @@ class Server:
             try:
                 await self._loop.run_in_executor(None, self._certificates.look, self.listeners)
             except Exception:
-                _log.exception("looking for new certificates failed; it goes on")
+                _log.exception("looking for new certificates failed; it continues")
 
     def _accept(self, listener: Listener) -> None:
         while True:
@@ -172,7 +172,7 @@ class Server:
             except LogError as e:
                 _log.error("housekeeping: %s", e)
             except Exception:
-                _log.exception("housekeeping failed; it goes on")
+                _log.exception("housekeeping failed; it continues")
 
     async def close(self) -> None:
         """Stop serving and close the log."""

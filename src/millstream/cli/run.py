@@ -44,12 +44,15 @@ def run(at: Common, file: File, listen: Listen = None, page: Page = None, open_:
 
     app = load(file)
     need("postgresql", by="`millstream run`")
+    from millstream.run.checks import settings_file
     from millstream.run.progress import Progress
     from millstream.run.supervisor import Supervisor
 
     console = Console(stderr=at.json)
     listens = {name: address for name, address in (("broker", listen), ("console", page)) if address}
     with Progress(console, silent=at.json) as progress:
+        for finding in settings_file(at.settings):
+            progress.say(f"{finding.found}. {finding.advice}")
         watch = (lambda status: at.out.line(asdict(status))) if at.json else progress.show
         supervisor = Supervisor(app, at.settings, file=file, listen=listens, watch=watch, say=progress.say)
         with supervisor.signals(), supervisor:

@@ -57,7 +57,7 @@ def run(
 ) -> Summary | None:
     """Run the demo to its end, or to Ctrl-C; return the summary, or None when it was interrupted before.
 
-    say: is told what happens, one line at a time. watch: every change of a part, on the supervisor's thread.
+    say: called with what happens, one line at a time. watch: every change of a part, on the supervisor's thread.
     progress: the replay's facts as they change, on a thread of their own.
     finished: called with the summary, before `keep` waits.
     Call it from the main thread: it handles signals. Raises MillstreamError when something does not work.

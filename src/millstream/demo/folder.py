@@ -1,4 +1,4 @@
-"""The demo's data folder: a run that was interrupted goes on there, one that finished makes room for a new one.
+"""The demo's data folder: a run that was interrupted continues there, one that finished makes room for a new one.
 
 demo.json (version 1): {"version": 1, "days", "bad", "seed": what is replayed, "finished": whether its summary was made}.
 Only a folder with this file is ever emptied.
@@ -48,7 +48,7 @@ def decide(record: Record | None, options: Options) -> Literal["begin", "resume"
 
 
 def take(data: Path, options: Options, say: Callable[[str], None]) -> bool:
-    """Make room for a run, which `begin` then records; return whether an interrupted run goes on in the folder.
+    """Make room for a run, which `begin` then records; return whether an interrupted run continues in the folder.
 
     Raises MillstreamError when the folder holds something else than a demo, or is in use.
     """
@@ -69,7 +69,7 @@ def take(data: Path, options: Options, say: Callable[[str], None]) -> bool:
 
 
 def begin(data: Path, options: Options) -> None:
-    """Record a run that begins or goes on."""
+    """Record a run that begins or continues."""
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(data, Record.of(options))
@@ -80,7 +80,7 @@ def begin(data: Path, options: Options) -> None:
 
 
 def finish(data: Path, options: Options) -> None:
-    """Note that the run has its summary: the next one begins anew."""
+    """Note that the run has its summary: the next one begins again."""
     _write(data, Record(options.days, options.bad, options.seed, finished=True))
 
 

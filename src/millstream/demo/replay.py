@@ -1,4 +1,4 @@
-"""The replayer: sends each departure when it departs and each arrival when it lands, and goes on where it was when killed."""
+"""The replayer: sends each departure when it departs and each arrival when it lands, and continues where it was when killed."""
 
 from __future__ import annotations
 

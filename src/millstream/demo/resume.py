@@ -1,4 +1,4 @@
-"""Where a replay goes on: behind the last message that each partition holds, after checking that what it holds is ours."""
+"""Where a replay continues: behind the last message that each partition holds, after checking that what it holds is ours."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, g
 
 import msgspec
 
-from millstream.event.types import Checked, checks
+from millstream.event.values import Checked, checks
 from millstream.settings import MillstreamError
 
 

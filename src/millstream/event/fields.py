@@ -10,7 +10,7 @@ from typing import get_type_hints
 import msgspec
 
 from millstream.event.event import Event, checks_of
-from millstream.event.types import optional, plain
+from millstream.event.values import optional, plain
 from millstream.settings import MillstreamError
 
 # `json` is whatever has no column type of its own (lists, objects): it travels as JSON text.

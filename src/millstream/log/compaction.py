@@ -6,7 +6,7 @@ The rules are those of Kafka's LogCleaner, Cleaner and CleanedTransactionMetadat
   min.compaction.lag.ms, and runs when their share of the log exceeds min.cleanable.dirty.ratio or one of them is
   older than max.compaction.lag.ms.
 - First the dirty part is read into a map from key to newest offset. Keys of 16 bytes or more stand in it as 128-bit
-  hashes; when the map is full the round ends there and the next one goes on.
+  hashes; when the map is full the round ends there and the next one continues.
 - Then all segments up to there are written again, several small ones into one, without records whose key has a
   newer offset. A batch keeps its offset range and sequence numbers whatever is left in it. Batches of which the map
   says that all records stay, or none, are copied or left out without looking into them again.
@@ -180,7 +180,7 @@ def compact(partition: State, now: int, flush: Callable[[], None]) -> int | None
     if partition.uncleanable is not None:
         return None
     config = partition.topic.config
-    # Not those that an append has closed this moment: their index is still to be written by whoever comes first.
+    # Not those that an append has closed this moment: their index is still to be written by the first who comes.
     closed = list(takewhile(lambda segment: segment.index_saved, partition.segments[:-1]))
     dirty_start = max(partition.cleaned_offset, closed[0].base if closed else 0)
     bound = cleanable_until(closed, partition.last_stable_offset, config.min_compaction_lag_ms, now)

@@ -75,7 +75,7 @@ class Reader(State):
                     if slices:
                         break
                     if not segment.gaps:
-                        # Whoever goes on to the next segment leaves records out without a word.
+                        # Continuing with the next segment would leave records out without a word.
                         raise CorruptMessage(f"{segment.name}: offset {following} is not where it should be")
                 else:
                     room -= piece.stop - piece.position
@@ -115,7 +115,7 @@ class Reader(State):
     def _archived_piece(
         self, segment: Segment, offset: int, limit: int, room: int, slices: list[Slice]
     ) -> reading.Piece | None:
-        # Up to the end of what is fetched at once: the next read goes on behind it.
+        # Up to the end of what is fetched at once: the next read continues behind it.
         index = self._opened.index(segment)
         noted, position = index.at_offset(offset - segment.base)
         while position < segment.size:
@@ -141,7 +141,7 @@ class Reader(State):
         return None
 
     def _look_ahead(self, segment: Segment, index: Index, extent: Extent, offset: int, piece: reading.Piece) -> None:
-        # Who goes on where an extent ended reads from start to end: what is behind this one is fetched beside it.
+        # Who continues where an extent ended reads from start to end: what is behind this one is fetched beside it.
         if self._passed.pop(offset, False):
             try:
                 self._ahead = self._behind(segment, index, extent.stop)

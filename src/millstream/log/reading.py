@@ -51,9 +51,9 @@ class Slice:
 
 
 class Read(NamedTuple):
-    """What a read found. `aborted` is (producer id, first offset) of transactions to skip; `next_offset` goes on.
+    """What a read found. `aborted` is (producer id, first offset) of transactions to skip; `next_offset` continues.
 
-    `ahead` is what a reader who goes on as before will soon miss: to be fetched beside what is served.
+    `ahead` is what a reader who continues as before will soon miss: to be fetched beside what is served.
     """
 
     slices: list[Slice]

@@ -112,7 +112,7 @@ def recover(folder: Path, *, clean: bool, now: int, archived: str = "") -> Recov
     if not bases:
         base = max(known.start, known.end, known.flushed, *(entry.end for entry in away))
         if base:
-            note(f"{folder}: all segments are gone; it goes on at offset {base}")
+            note(f"{folder}: all segments are gone; it continues at offset {base}")
         segment = Segment(folder, base, now)
         segment.file = File(segment.path, os.O_RDWR | os.O_CREAT)
         bases = [base]

@@ -6,7 +6,7 @@
    are the indexes of all. The index of the new one comes from memory, or recovery computes it.
 4. `compaction.json` is removed.
 
-The new one stands even when it is empty, so that the first segment goes on to tell where the log begins.
+The new one stands even when it is empty, so that the first segment continues to tell where the log begins.
 """
 
 from __future__ import annotations

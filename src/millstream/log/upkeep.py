@@ -37,7 +37,7 @@ class Upkeep(Appending, Archiving):
 
     def __init__(self, topic: Traits, index: int, folder: Path, opened: OpenSegments, *, clean: bool, now: int) -> None:
         super().__init__(topic, index, folder, opened, clean=clean, now=now)
-        # On a full disk reading goes on: what could not be written is written later.
+        # On a full disk reading continues: what could not be written is written later.
         with contextlib.suppress(OSError, StorageError):
             self._tidy()
             if checkpoints.read(folder) is None:

@@ -89,7 +89,7 @@ def prepare(
     """Check the batches in `data`, to be appended to the partition `name`: the LogError of the first rule that one breaks.
 
     A wrong largest timestamp is corrected in `data`. `internal` is for the log's own writers (coordinators), who may write
-    control batches. compression.TooLarge when it takes more than `room` bytes to unpack a batch: whoever has to be quick
+    control batches. compression.TooLarge when it takes more than `room` bytes to unpack a batch: a caller that has to be quick
     asks with little room, and elsewhere again.
     """
     view = data if type(data) is memoryview else memoryview(data)

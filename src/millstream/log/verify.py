@@ -102,7 +102,7 @@ def _damage(segment: Segment, following: int | None, live: bool) -> Iterator[Fou
     size = os.fstat(file.fd).st_size
     loaded = indexes.load(segment.index_path.read_bytes()) if segment.index_path.exists() else None
     dense = loaded is not None and not loaded[1].gaps
-    # Damage that goes on to the end of a segment that is being written is the end of a write.
+    # Damage that continues to the end of a segment that is being written is the end of a write.
     growing = live and following is None
     segment.size = size
     sound = True

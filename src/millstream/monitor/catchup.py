@@ -61,7 +61,7 @@ def wait(
 ) -> bool:
     """Return True when every group has reached the end of its topics; False when `stop` is set before.
 
-    candidates: the topics between an alert's query and its delivery; whoever reads them has to reach their end too.
+    candidates: the topics between an alert's query and its delivery; their readers have to reach their end too.
     Raises MillstreamError, naming the groups and what they lack, when a query has failed for good, or none gets on for
     `patience` seconds.
     """

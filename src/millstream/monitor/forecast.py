@@ -51,7 +51,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Loss begins in `seconds`, not earlier, if everybody goes on as now; infinity: never. `by` says what causes it.
+    """Loss begins in `seconds`, not earlier, if everybody continues as now; infinity: never. `by` says what causes it.
 
     at_rest: the same if the group read nothing more. horizon: for how many seconds the log keeps an event at all, at the
     present pace.
@@ -75,7 +75,7 @@ class History:
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
 
     def add(self, sample: Sample) -> None:
-        """Take the next sample. One that goes back (the topic was made anew, the group was reset) begins the history again."""
+        """Take the next sample. One that goes back (the topic was made again, the group was reset) begins the history again."""
         if self.samples and _went_back(self.samples[-1], sample):
             self.samples.clear()
         self.samples.append(sample)

@@ -13,7 +13,7 @@ from millstream.settings import Kafka
 class Lag:
     """A group's position in one partition. `committed` is the next offset it reads, `end` the next to be written.
 
-    lag: events between them; 0 when the group is ahead (its topic was made anew).
+    lag: events between them; 0 when the group is ahead (its topic was made again).
     """
 
     group: str

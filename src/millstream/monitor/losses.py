@@ -1,7 +1,7 @@
 """Which events a consumer group has missed, exactly by offset, from samples of its position and the log's start. Pure.
 
 Missed means: deleted before the group had committed them. That is certain when a sample shows the group before the log's start.
-When start and group both passed an offset between two samples, nobody can say who was first: that is told as possible.
+When start and group both passed an offset between two samples, nobody can say who was first: that is reported as possible.
 A consumer that reads ahead of its commits may have seen events that count as missed here; after a restart it would not.
 """
 
@@ -33,7 +33,7 @@ class Loss:
 
 
 class Losses:
-    """Follows one group in one partition. `open`: the loss that the group stands before, if any; it may be handed in anew."""
+    """Follows one group in one partition. `open`: the loss that the group stands before, if any; it may be handed in again."""
 
     def __init__(self, open: Loss | None = None) -> None:
         self.open = open
@@ -43,7 +43,7 @@ class Losses:
         """Take the next sample; return the losses that are new or have changed, oldest first."""
         before, self._last = self._last, sample
         if before is not None and (sample.end < before.end or sample.start < before.start):
-            before, self.open = None, None  # the topic was made anew
+            before, self.open = None, None  # the topic was made again
         known, self.open = self.open, None
         told = []
         if known is not None and known.first <= sample.committed:

@@ -295,7 +295,8 @@ def forget(kafka: Kafka, app: str, before: float, kinds: Collection[str] = OF_A_
     """Remove what an earlier run of an application left behind: its facts older than `before` (epoch seconds).
 
     Without it a query that a crash left "running", or that the application no longer has, would be shown for a day, and one that
-    had failed would count as failed until it reports anew. Returns the keys. Raises MillstreamError when the log does not answer.
+    had failed would count as failed until it reports again. Returns the keys.
+    Raises MillstreamError when the log does not answer.
     """
     old = [key for key, facts in read(kafka, app).items() if key[0] in kinds and facts.get("at", 0) < before]
     if old:

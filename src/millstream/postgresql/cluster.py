@@ -30,7 +30,7 @@ HOST = "127.0.0.1"
 INITDB_S = 120.0  # initdb takes half a second; a disk that makes it take this long cannot hold a database
 
 # For a machine that is shared with Spark and the broker. max_slot_wal_keep_size is the most disk that a capture which is
-# away may hold; beyond it the slot is lost and the tables are copied anew.
+# away may hold; beyond it the slot is lost and the tables are copied again.
 _SETTINGS = {
     "listen_addresses": HOST,
     "unix_socket_directories": "",

@@ -103,7 +103,7 @@ class Server:
         lock = _outlast(self.folder / "lock", data, account)
         try:
             cluster.initialize(self.folder, install, account)
-            (data / "postmaster.pid").unlink(missing_ok=True)  # nobody holds the lock: whoever wrote it is gone
+            (data / "postmaster.pid").unlink(missing_ok=True)  # nobody holds the lock: its writer is gone
             self.port = _choose_port(self.port, cluster.kept_port(self.folder))
             cluster.configure(self.folder, self.port)
             self._process = self._spawn(install, account, lock)

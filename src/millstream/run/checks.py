@@ -69,7 +69,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         ("packages", _packages),
         ("java", _java),
         ("connector", _connector),
-        ("settings", _settings_file),
+        ("settings", settings_file),
         ("data folder", _data),
         ("log", _log),
         ("postgres", _postgres),
@@ -189,7 +189,8 @@ def _connector(settings: Settings) -> Iterator[Finding]:
         yield Finding("connector", "note", found, f"The first run fetches the rest from {source}.")
 
 
-def _settings_file(_: Settings) -> Iterator[Finding]:
+def settings_file(_: Settings) -> Iterator[Finding]:
+    """Find passwords in clear in a settings file that other users can read."""
     path = Path(FILE)
     if not path.is_file() or not path.stat().st_mode & 0o077:
         return

@@ -7,6 +7,7 @@ is the one that starts the children, since the kernel tells a child of its paren
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import threading
@@ -25,6 +26,7 @@ from millstream.run.restarts import Pace, Restarts
 from millstream.settings import MillstreamError, Settings, redact
 
 State = Literal["waiting", "starting", "ready", "restarting", "done", "failed", "stopping", "stopped"]
+_LINE = 200  # characters of a line of a log in a status
 _POLL = 0.05  # how often to look where the kernel tells nothing: leftovers, systems without pidfd
 
 
@@ -184,7 +186,7 @@ class Engine:
             with self._changed:
                 self._over.set()
                 self._changed.notify_all()
-            # The wake pipe stays open until the engine is collected: a late stop() must not write to a number used anew.
+            # The wake pipe stays open until the engine is collected: a late stop() must not write to a number used again.
 
     def __del__(self) -> None:
         for fd in (self._wake_read, self._wake_write):
@@ -235,6 +237,8 @@ class Engine:
                     self._kill(entry, f"did not end within {entry.part.grace:.0f} s; killed")
                 elif entry.state == "starting":
                     self._kill(entry, f"not ready within {getattr(entry.part, 'ready_within', 0):.0f} s; killed")
+            elif entry.state == "starting" and now - entry.since >= self._pace.slow:
+                self._show_last_line(entry)
         elif self._stopping:
             if entry.state in ("restarting", "waiting", "starting") and entry.thread is None:
                 self._set(entry, "stopped")
@@ -242,6 +246,13 @@ class Engine:
                 self._set(entry, "stopped")  # its thread is a daemon that nobody waits for any more
         elif self._is_due(entry, now):
             self._begin(entry, now)
+
+    def _show_last_line(self, entry: _Entry) -> None:
+        """What its log says last tells more about a start that takes long than what it was to do."""
+        if entry.log and entry.log.last:
+            text = f"{entry.part.doing}; its log: {entry.log.last[-1][:_LINE]}"
+            if text != entry.text:
+                self._set(entry, "starting", text)
 
     def _is_due(self, entry: _Entry, now: float) -> bool:
         again = entry.state == "restarting" and entry.deadline is not None and now >= entry.deadline
@@ -360,7 +371,7 @@ class Engine:
         return MillstreamError(f"{entry.name} {what}{tries}. Its last lines ({where}):{last or ' none'}")
 
     def _end_with(self, entry: _Entry, failure: MillstreamError) -> None:
-        """Give up: everything ends, and whoever waits gets the failure."""
+        """Give up: everything ends, and those who wait get the failure."""
         self._note(entry, str(failure))
         self._failure = self._failure or failure
         self._stopping = True
@@ -439,6 +450,8 @@ class Engine:
         for entry in self._entries.values():
             if entry.life and (entry.ended_in is not None or entry.killed or entry.life.pidfd < 0):
                 moments.append(now + _POLL)
+            elif entry.life and entry.state == "starting" and now < entry.since + self._pace.slow:
+                moments.append(min(entry.since + self._pace.slow, entry.deadline or math.inf))
             elif entry.deadline is None:
                 continue
             elif entry.life or entry.thread:

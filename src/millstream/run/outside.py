@@ -12,7 +12,7 @@ import msgspec
 from millstream import stores
 from millstream.app.inputs import Topic
 from millstream.app.query import StoredTable
-from millstream.client import sending
+from millstream.client.sender import SendError, forget, sender
 from millstream.event import Event
 from millstream.run.home import recall
 from millstream.run.runfile import current
@@ -30,15 +30,15 @@ def send(topic: Topic, events: Iterable[Event], key: str | bytes | None, setting
     """Send events to a topic, which is made if it is missing, and return how many, once the log has acknowledged each."""
     kafka = _log(settings)
     try:
-        sender = sending.sender(kafka)
+        to = sender(kafka)
         needed = topic.topic
-        sender.ensure(needed.name, needed.partitions, needed.config)
-        return sender.send(topic.name, messages(topic, events, key))
-    except sending.SendError:
-        sending.forget(kafka)
+        to.ensure(needed.name, needed.partitions, needed.config)
+        return to.send(topic.name, messages(topic, events, key))
+    except SendError:
+        forget(kafka)
         raise
     except Unreachable as error:
-        sending.forget(kafka)
+        forget(kafka)
         raise Unreachable(
             f"topic {topic.name!r}: no log answers at {kafka.bootstrap}. Start the application (`millstream run FILE`), or say"
             " where the log is: MILLSTREAM_KAFKA=HOST:PORT, or kafka in millstream.toml."

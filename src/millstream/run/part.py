@@ -57,7 +57,7 @@ class Arrangement:
     needs: Mapping[str, frozenset[str]]
 
     def dependents(self, name: str) -> frozenset[str]:
-        """Return all parts that directly or indirectly need `name`: they must have ended before it is told to end."""
+        """Return all parts that directly or indirectly need `name`: they must have ended before it is asked to end."""
         found: set[str] = set()
         fresh = {name}
         while fresh:

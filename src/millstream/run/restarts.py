@@ -14,6 +14,7 @@ class Pace:
     tries: a process that was never ready is given up after so many starts.
     sweep: how long what a dead process left behind (a JVM, a postmaster) may take to end by itself.
     takeover: how long the processes of a killed supervisor may take to end before they are killed.
+    slow: a start that takes longer shows the last line of the process's log.
     """
 
     first: float = 0.2
@@ -22,6 +23,7 @@ class Pace:
     tries: int = 5
     sweep: float = 5.0
     takeover: float = 15.0
+    slow: float = 5.0
 
     def scaled(self, factor: float) -> Pace:
         """Return the same pace with every time multiplied."""
@@ -32,6 +34,7 @@ class Pace:
             healthy=self.healthy * factor,
             sweep=self.sweep * factor,
             takeover=self.takeover * factor,
+            slow=self.slow * factor,
         )
 
 

@@ -18,7 +18,7 @@ _AFTER_KILL = 5.0  # a process that survives SIGKILL so long hangs in the kernel
 def take_over(data: Path, pace: Pace, say: Callable[[str], None]) -> None:
     """Wait until nothing of the run that run.json names is alive; after a time, kill it. The caller holds the folder's lock.
 
-    say: is told what is waited for.   Raises MillstreamError when something cannot be ended.
+    say: called with what is waited for.   Raises MillstreamError when something cannot be ended.
     """
     old = runfile.left_over(data)
     if old is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-LOOKING_S = 10.0  # after a request without a stream (curl, a reload) reading goes on for so long
+LOOKING_S = 10.0  # after a request without a stream (curl, a reload) reading continues for so long
 
 
 class Activity:

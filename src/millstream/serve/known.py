@@ -1,6 +1,6 @@
 """What is known right now: what a part said of itself, joined with its process and with the log's silence.
 
-A query that said "running" before its process died goes on saying so in the status topic. What the supervisor says of the process
+A query that said "running" before its process died keeps saying so in the status topic. What the supervisor says of the process
 is newer, so it counts; without an answer of the log nothing is known at all.
 """
 

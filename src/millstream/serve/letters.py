@@ -115,7 +115,7 @@ class Letters:
             if facts is None or not (looking or name == self._dead):
                 continue
             for partition, start in facts.start.items():
-                # The reading may be older than what we have read since; only a newer one can say that the topic was made anew.
+                # The reading may be older than what we have read since; only a newer one can say that the topic was made again.
                 older = reading.at <= self._taken.get((name, partition), 0.0)
                 end = reading.ends.get((name, partition), facts.end[partition])
                 at = self._assigned.get((name, partition), start)

@@ -13,7 +13,7 @@ MAX_NAMES = 2_000  # counters that are followed; further ones have no rate
 
 
 class Rates:
-    """Samples of counters by name. A counter that falls (a topic made anew) starts afresh."""
+    """Samples of counters by name. A counter that falls (a topic made again) starts afresh."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, int]]] = {}

@@ -6,4 +6,4 @@ class MillstreamError(Exception):
 
 
 class Unreachable(MillstreamError):
-    """A part that does not answer, or is not ready yet: waiting may mend it, so whoever keeps running tries again."""
+    """A part that does not answer, or is not ready yet: waiting may mend it, so a part that keeps running tries again."""

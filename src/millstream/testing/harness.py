@@ -18,7 +18,7 @@ from millstream.app import App
 from millstream.app.inputs import Topic
 from millstream.app.sources import PostgresTable
 from millstream.capture.postgres import slot
-from millstream.client.sending import sender
+from millstream.client.sender import sender
 from millstream.client.tail import tail
 from millstream.event import Event
 from millstream.monitor import catchup
@@ -28,7 +28,9 @@ from millstream.run.part import Context, Part, Step
 from millstream.run.supervisor import Supervisor
 from millstream.settings import Kafka, MillstreamError, Settings
 
-START_TIMEOUT_S = 180.0  # Spark on a busy machine takes its time; a part that fails is told at once, whatever this says
+START_TIMEOUT_S = (
+    180.0  # Spark on a busy machine takes its time; a part that fails is reported at once, whatever this says
+)
 
 Prepare = str | Callable[[psycopg.Connection], object]
 

@@ -27,7 +27,7 @@ from millstream.spark.session import session
 Rows = Sequence[Event] | Sequence[Mapping[str, Any]] | type[Event]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017
-# A few rows: planning is what costs, so no more partitions than one, and no plans made anew while they run.
+# A few rows: planning is what costs, so no more partitions than one, and no plans made again while they run.
 _SMALL = {
     "spark.master": "local[1]",
     "spark.sql.shuffle.partitions": "1",

@@ -44,7 +44,7 @@ def _checked(origin: str) -> str:
         )
     if found[1] == "http" and found[2] not in LOOPBACK_NAMES:
         raise MillstreamError(
-            f"console_origins: {origin!r} is not encrypted, so whoever listens on the way can sign in."
+            f"console_origins: {origin!r} is not encrypted, so anybody who listens on the way can sign in."
             " Use https:// with a proxy, or http://localhost:PORT with a tunnel."
         )
     return text.removesuffix(":443" if found[1] == "https" else ":80")

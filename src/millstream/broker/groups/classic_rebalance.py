@@ -11,7 +11,7 @@ from millstream.protocol import errors
 
 @dataclass(slots=True)
 class InitialRebalance:
-    """The rebalance of a group that was empty: it ends at its own time, whoever has come or only has an id until then.
+    """The rebalance of a group that was empty: it ends at its own time, with those who have come by then.
 
     Each time that members came meanwhile it waits once more, within the rebalance timeout
     (GroupMetadataManager.tryCompleteInitialRebalanceElseSchedule).
@@ -28,7 +28,7 @@ class Rebalance(Members):
     def __init__(self, group_id: str, initial_delay: float) -> None:
         super().__init__(group_id)
         self.initial_delay = initial_delay
-        self._join_deadline = 0.0  # the rebalance ends now, whoever is missing
+        self._join_deadline = 0.0  # the rebalance ends now, with or without those who are missing
         self._initial: InitialRebalance | None = None  # set while a group that was empty gathers members
         self._sync_deadline = 0.0
 

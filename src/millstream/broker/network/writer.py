@@ -122,7 +122,7 @@ class Writer(Endpoint):
             self._update_reading()
 
     def _send(self) -> bool:
-        """Send until the pieces is empty or the socket is full; whether it is empty."""
+        """Send until nothing is left or the socket is full; whether it is empty."""
         pieces = self._unsent_pieces
         try:
             while pieces:
@@ -178,7 +178,7 @@ class Writer(Endpoint):
         return joined
 
     def _writable(self) -> None:
-        """Called by the loop when the socket takes more; it goes on calling until the pieces is empty."""
+        """Called by the loop when the socket takes more; it keeps calling until nothing is left."""
         self.last_active = self.broker.loop.time()
         if self._send() and not self.closed:
             self.broker.loop.remove_writer(self.fd)

@@ -32,7 +32,7 @@ class Certificates:
         self._read = self._failed = self._state()
 
     def look(self, listeners: Iterable[Listener]) -> bool:
-        """Read files that have changed (it blocks); whether the listeners have new ones. What cannot be used is told once."""
+        """Read files that have changed (it blocks); whether the listeners have new ones. What cannot be used is logged once."""
         state = self._state()
         if state == self._read:
             return False

@@ -6,7 +6,7 @@ is answered after connection.failed.authentication.delay.ms, without saying what
 passwords are checked against the SCRAM keys, off the event loop: the key derivation takes milliseconds.
 
 With connections.max.reauth.ms what was shown counts for so long: a client that knows it (SaslAuthenticate 1) begins again
-with SaslHandshake, by the same mechanism and as the same user, and goes on; one that does not is cut off (KIP-368).
+with SaslHandshake, by the same mechanism and as the same user, and continues; one that does not is cut off (KIP-368).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TLS: the context from Kafka's settings (PEM files, KIP-651), and a socket that behaves like a plain one.
 
 The connection's code drives non-blocking sockets from readiness callbacks; OpenSSL works the same way when "wants more"
-is told as BlockingIOError. What differs is in `broker/tls_connection.py`.
+is raised as BlockingIOError. What differs is in `broker/tls_connection.py`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ END_RAISES = 5
 PRODUCER = struct.Struct(">qh")
 PRODUCER_AT = 43  # in a record batch
 T = TypeVar("T")
-Ended = tuple[int, int, int]  # the error code of EndTxn, the id and epoch that the producer goes on with
+Ended = tuple[int, int, int]  # the error code of EndTxn, the id and epoch that the producer continues with
 
 
 class TransactionCoordinator(Completion):
@@ -151,7 +151,7 @@ class TransactionCoordinator(Completion):
         """Abort what a producer has open in partitions that are only now to join its transaction; whether that could be.
 
         A power cut may take the coordinator's memory of a transaction and leave its records (stored.py): the next one's
-        commit would commit them as well. One of version 2 that goes on joins again, in its own epoch: it goes on with them.
+        commit would commit them as well. One of version 2 that continues joins again, in its own epoch: it continues with them.
         """
         for where in joining:
             partition = self.stored.partition(where)

@@ -79,7 +79,7 @@ class Transaction:
     started: int = -1
     updated: int = -1
     version: int = 0
-    # What the markers of a prepared end carry, and the id that the producer goes on with (-1: the same).
+    # What the markers of a prepared end carry, and the id that the producer continues with (-1: the same).
     next_producer_id: int = -1
     next_epoch: int = -1
     # Where the coordinator has stored it (Stored): offsets of `__transaction_state`, not part of the state.
@@ -98,7 +98,7 @@ class Transaction:
     # ---- events
 
     def init(self, producer_id: int, epoch: int, timeout_ms: int, new_id: int, now: int) -> tuple[int, list[Effect]]:
-        """InitProducerId: a producer starts (-1, -1) or goes on with the id and epoch that it has.
+        """InitProducerId: a producer starts (-1, -1) or continues with the id and epoch that it has.
 
         An ongoing transaction is aborted, and the client told to ask again (CONCURRENT_TRANSACTIONS). `new_id` is used
         when the epochs run out.
@@ -185,7 +185,7 @@ class Transaction:
         return (errors.NONE if self.state is done else errors.INVALID_TXN_STATE), []
 
     def going_on(self) -> tuple[int, int]:
-        """The id and epoch that the producer goes on with: known as soon as an end is decided."""
+        """The id and epoch that the producer continues with: known as soon as an end is decided."""
         if self.state in PREPARED:
             producer_id = self.next_producer_id if self.next_producer_id >= 0 else self.producer_id
             return producer_id, self.next_epoch if self.next_epoch >= 0 else self.epoch
@@ -215,7 +215,7 @@ class Transaction:
     # ---- inside
 
     def _comes_early(self, producer_id: int, epoch: int) -> bool:
-        """Whether a producer of version 2 goes on with the raised epoch while markers are still to be written."""
+        """Whether a producer of version 2 continues with the raised epoch while markers are still to be written."""
         return self.state in PREPARED and self.next_epoch >= 0 and (producer_id, epoch) == self.going_on()
 
     def _is_retry(self, producer_id: int, epoch: int) -> bool:
