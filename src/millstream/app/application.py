@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from millstream.app.inputs import FUTURE, OUTSIDE, Input, Table, Topic
-from millstream.app.names import DEAD_LETTERS, check_name, dead_letters
+from millstream.app.names import DEAD_LETTERS, check_name, check_topic, dead_letters
 from millstream.app.outputs import Alert, Stream, View
 from millstream.app.query import Output, Query
 from millstream.app.sources import Source
-from millstream.app.topics import DEFAULT_PARTITIONS
+from millstream.app.topics import DEFAULT_PARTITIONS, check_config
 from millstream.event import Event, duration
 from millstream.event.format import JSON, Format
 from millstream.settings import MillstreamError, Settings
@@ -71,8 +71,11 @@ class App:
         future: how far an event's time may be ahead of the log's; one beyond is a dead letter. None: no bound.
         config: settings by Kafka's names, for example {"retention.ms": "86400000"}.
         """
-        ahead = None if future is None else duration(future)
-        topic = Topic(name, event, key, event_time, duration(lateness), partitions, dict(config or {}), format, ahead)
+        where = f"topic {check_topic(name)!r}"
+        ahead = None if future is None else duration(future, f"{where}: future")
+        settings = {} if config is None else check_config(where, config)
+        late = duration(lateness, f"{where}: lateness")
+        topic = Topic(name, event, key, event_time, late, partitions, settings, format, ahead)
         self._claim(name, "topic")
         self.topics[name] = topic
         return topic
@@ -195,12 +198,12 @@ class App:
 
         output: the output, or what makes it from the query's name.
         """
-        interval = duration(every)
+        interval = duration(every, "every")
         if interval < SHORTEST:
             raise MillstreamError(f"every must be a millisecond at least, got {every!r}.")
 
         def declare(function: F) -> F:
-            named = name or str(getattr(function, "__name__", ""))
+            named = str(getattr(function, "__name__", "")) if name is None else name
             made = cast("Output", output if hasattr(output, "kind") else cast("Any", output)(named))
             query = Query(named, inputs, function, made, realtime, interval)
             self._check(query)
@@ -229,7 +232,7 @@ class App:
             raise MillstreamError(
                 f"{where}: name the topics and tables that it reads: @app.{query.output.kind}(topic, …)."
             )
-        parameters = inspect.signature(query.function).parameters
+        parameters = _parameters(where, query.function)
         if len(parameters) != len(query.inputs):
             raise MillstreamError(
                 f"{where}: it names {len(query.inputs)} inputs but the function takes {len(parameters)} parameters"
@@ -261,7 +264,23 @@ class App:
             )
 
 
+def _parameters(where: str, function: object) -> list[str]:
+    """Return the names of a function's parameters. Raises MillstreamError for what takes no frames in their order."""
+    try:
+        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise MillstreamError(f"{where}: expected a function of its inputs, got {function!r}.") from error
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            raise MillstreamError(
+                f"{where}: expected a function with a positional parameter for each input, got {parameter} as one."
+            )
+    return [parameter.name for parameter in parameters]
+
+
 def _columns(key: str | Sequence[str] | None) -> tuple[str, ...]:
+    if key is not None and not isinstance(key, str | list | tuple):
+        raise MillstreamError(f"key names columns of the function's result, got {key!r}.")
     columns = () if key is None else (key,) if isinstance(key, str) else tuple(key)
     for column in columns:
         if not isinstance(column, str) or not column:

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 
 from millstream.app.names import check_topic
 from millstream.app.sources import Source
-from millstream.app.topics import COMPACTED, DEFAULT_PARTITIONS, NeededTopic
+from millstream.app.topics import COMPACTED, DEFAULT_PARTITIONS, NeededTopic, check_config
 from millstream.event import Event, fields
 from millstream.event.format import JSON, Format
 from millstream.settings import MillstreamError, Settings
@@ -74,7 +74,7 @@ class Topic:
             raise MillstreamError(f"{where}: expected a subclass of ms.Event, got {self.event!r}.")
         columns = {f.name: f for f in fields(self.event)}
         for role, name in (("key", self.key), ("event_time", self.event_time)):
-            if name is not None and name not in columns:
+            if name is not None and (not isinstance(name, str) or name not in columns):
                 raise MillstreamError(
                     f"{where}: {role} names the field {name!r}, which {self.event.__name__} lacks;"
                     f" it has {', '.join(columns)}."
@@ -87,11 +87,9 @@ class Topic:
             )
         if type(self.partitions) is not int or not 1 <= self.partitions <= MAX_PARTITIONS:
             raise MillstreamError(f"{where}: partitions must be 1 to {MAX_PARTITIONS}, got {self.partitions!r}.")
-        for setting, value in self.config.items():
-            if not isinstance(setting, str) or not isinstance(value, str):
-                raise MillstreamError(
-                    f"{where}: config takes Kafka's names and values as text, got {setting!r}: {value!r}."
-                )
+        check_config(where, self.config)
+        if not all(hasattr(self.format, part) for part in ("name", "spark", "encode", "decode")):
+            raise MillstreamError(f"{where}: format must be an object such as event.format.JSON, got {self.format!r}.")
 
     @property
     def topic(self) -> NeededTopic:
