@@ -193,9 +193,9 @@ def test_the_file_map_is_complete():
 # Files of one name in several rooms say the same thing of each (its records, its process), or are a command and what it shows.
 # Another name is found for a new file that would say something else.
 SHARED = """
-archive broker checks commits connect console consumer coordinator decoding demo errors failpoints files folder graph groups load
-log logs overload partition positions process progress rates reader reading records replay rows run server session sink source
-state store stored tables tail topic topics views
+archive broker checks commits connect console consumer coordinator decoding demo errors failpoints files folder graph groups lag
+load log logs overload partition positions process progress rates reader reading records replay rows run server session sink
+source state store stored tables tail topic topics views
 """
 
 
@@ -235,13 +235,15 @@ TESTED = {
         "groups/test_coordinator": "groups/records",
         "network/test_connection": "network/client endpoint tls_connection writer",
         "security/test_rights": "gate store users",
+        "share/test_partitions": "found sessions",
+        "share/test_workers": "share_groups",
         "security/test_listener": "tls",
         "test_bounds": "parked",
         "test_clients": "produce_checks topics",
         "test_dynamic": "configs",
         "transactions/test_endings": "completion coordinator stored",
     },
-    "capture": {"test_postgres": "decoding postgres/process postgres/source"},
+    "capture": {"test_postgres": "decoding postgres/process postgres/source unchanged"},
     "cli": {"test_commands": "broker common membership produce queries tail topics"},
     "deliver": {"test_alerts": "process"},
     "demo": {"test_demo": "flights", "test_summary": "progress"},

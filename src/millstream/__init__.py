@@ -14,10 +14,25 @@ if TYPE_CHECKING:
     from millstream.app.sources import postgres
     from millstream.event import Event
     from millstream.settings import Kafka, MillstreamError, Settings
-    from millstream.spark.operators.windows import tumbling
+    from millstream.spark.operators.joins import join_within
+    from millstream.spark.operators.windows import calendar, cumulating, hopping, session, tumbling
 
 __version__ = "0.1.0"
-__all__ = ["App", "Event", "Kafka", "MillstreamError", "Settings", "postgres", "testing", "tumbling"]
+__all__ = [
+    "App",
+    "Event",
+    "Kafka",
+    "MillstreamError",
+    "Settings",
+    "calendar",
+    "cumulating",
+    "hopping",
+    "join_within",
+    "postgres",
+    "session",
+    "testing",
+    "tumbling",
+]
 
 _HOME = {
     "App": "millstream.app",
@@ -25,8 +40,9 @@ _HOME = {
     "Kafka": "millstream.settings",
     "MillstreamError": "millstream.settings",
     "Settings": "millstream.settings",
+    "join_within": "millstream.spark.operators.joins",
     "postgres": "millstream.app.sources",
-    "tumbling": "millstream.spark.operators.windows",
+    **dict.fromkeys(("calendar", "cumulating", "hopping", "session", "tumbling"), "millstream.spark.operators.windows"),
 }
 
 

@@ -48,7 +48,7 @@ TAME = {
     "stream": {"to": "copies", "key": "user", "name": "copied", "every": "1 second"},
     "alert": {"to": "large", "key": "user", "name": "larger", "every": "10 seconds", "latency": "realtime"},
 }
-MORE = {"topic": ["future", "partitions", "format"], "table": [], "view": [], "stream": [], "alert": []}
+MORE = {"topic": ["future", "idle", "partitions", "format"], "table": [], "view": [], "stream": [], "alert": []}
 QUIET = settings(max_examples=150, deadline=None)
 
 

@@ -88,7 +88,13 @@ def test_what_the_broker_refuses(tmp_path, overrides, text):
         ({"consumer.session.timeout.ms": "44999"}, "must be in the range 45000 to 60000 inclusive"),
         ({"consumer.heartbeat.interval.ms": "15001"}, "must be in the range 5000 to 15000 inclusive"),
         ({"consumer.heartbeat.interval.ms": "often"}, "expected a whole number"),
-        ({"share.auto.offset.reset": "earliest"}, "unknown group setting share.auto.offset.reset"),
+        ({"streams.num.standby.replicas": "1"}, "unknown group setting streams.num.standby.replicas"),
+        ({"share.record.lock.duration.ms": "14999"}, "must be in the range 15000 to 60000 inclusive"),
+        ({"share.delivery.count.limit": "11"}, "must be in the range 2 to 10 inclusive"),
+        ({"share.auto.offset.reset": "by_duration:-PT1H"}, "expected earliest, latest or by_duration"),
+        ({"share.auto.offset.reset": "by_duration:PT"}, "expected earliest, latest or by_duration"),
+        ({"share.isolation.level": "dirty"}, "expected read_committed or read_uncommitted"),
+        ({"share.renew.acknowledge.enable": "maybe"}, "expected true or false"),
     ],
 )
 def test_what_groups_refuse(tmp_path, overrides, text):

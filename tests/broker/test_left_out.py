@@ -21,7 +21,6 @@ from millstream.protocol.messages.describe_quorum import (
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
-from millstream.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millstream.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -44,7 +43,9 @@ ROWS = {
     "GSSAPI, OAUTHBEARER": "tests/broker/security/test_listener.py::test_the_order_of_requests_is_kafkas",
     "JKS and PKCS#12": "test_settings_that_cannot_be",
     "Quotas of host names": "tests/broker/security/test_quotas.py::test_entities",
-    "Share groups": "test_share_groups_have_no_coordinator",
+    "Dead-letter queues": "test_share_groups_have_no_dead_letter_queue",
+    "Requests between brokers": "test_apis_that_are_not_announced",
+    "Smaller deliveries": "tests/broker/share/test_workers.py::test_a_batch_comes_back_as_it_is",
     "Streams groups": "test_apis_that_are_not_announced",
     "Rack-aware": "tests/broker/groups/test_assignors.py",
     "Two-phase commit": "test_apis_that_are_not_announced",
@@ -111,14 +112,15 @@ def test_settings_that_cannot_be(name, value):
         Settings({name: value})
 
 
-def test_share_groups_have_no_coordinator(wire):
-    answer = wire.ask(FindCoordinatorRequest("", 2, ["g:AAAAAAAAAAAAAAAAAAAAAA:0"]), 6)
-    assert answer.coordinators[0].error_code == errors.INVALID_REQUEST
+def test_share_groups_have_no_dead_letter_queue(wire):
+    change = AlterableConfig("errors.deadletterqueue.topic.name", 0, "dlq.work")
+    asked = IncrementalAlterConfigsRequest([AlterConfigsResource(32, "g", [change])])
+    assert wire.ask(asked).responses[0].error_code == errors.INVALID_CONFIG
 
 
 def test_apis_that_are_not_announced(wire, broker):
     announced = {api.api_key: api.max_version for api in wire.ask(ApiVersionsRequest("a", "1"), 4).api_keys}
-    for key in (38, 39, 40, 41, 57, 70, 71, 72, 76, 77, 78, 79, 83, 84, 85, 86, 87, 88, 89):
+    for key in (38, 39, 40, 41, 57, 70, 71, 72, 83, 84, 85, 86, 87, 88, 89):
         assert key not in announced
         with Wire(broker.address) as other:  # and who asks nevertheless is cut off
             other.socket.sendall(struct.pack(">ihhih", 10, key, 0, 1, -1))

@@ -14,10 +14,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from millstream.app.inputs import Table
 from millstream.app.sources import PostgresTable
 from millstream.capture.postgres.slot import slot_name
+from millstream.client.connect import admin
 from millstream.postgresql.connect import connect
 from millstream.postgresql.server import Server
 from millstream.settings import Kafka
@@ -112,6 +114,14 @@ class Source:
     def messages(self, name: str) -> list[tuple[Any, Any, int, int]]:
         """Everything in a topic."""
         return servers.messages(self.kafka, self.topic(name))
+
+
+def settings(kafka: Kafka, topic: str, changes: Mapping[str, str]) -> None:
+    """Change settings of a topic."""
+    entries = [ConfigEntry(n, v, incremental_operation=AlterConfigOpType.SET) for n, v in changes.items()]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    for done in admin(kafka).incremental_alter_configs([resource]).values():
+        done.result(30)
 
 
 @contextmanager

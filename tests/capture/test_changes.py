@@ -72,9 +72,14 @@ def ops(sink: Kept) -> list[tuple[int, str | None]]:
 def test_the_columns_come_before_the_rows_and_once(changes: Changes, sink: Kept) -> None:
     changes.insert("t", {"id": 1, "n": 1}, 10)
     changes.schema("t", "public", "t", COLUMNS, ("id",))
-    assert [topic for topic, _, _ in sink.sent] == [SCHEMAS, "t"]
+    assert [topic for topic, _, _ in sink.sent] == [SCHEMAS, SCHEMAS, "t"]
     changes.schema("t", "public", "t", COLUMNS[:1], ("id",))
-    assert [topic for topic, _, _ in sink.sent] == [SCHEMAS, "t", SCHEMAS]
+    changes.insert("t", {"id": 2}, 11)
+    assert [topic for topic, _, _ in sink.sent] == [SCHEMAS, SCHEMAS, "t", SCHEMAS, SCHEMAS, "t"]
+    schemas = {key.decode(): json.loads(value or b"") for topic, key, value in sink.sent if topic == SCHEMAS}
+    used = [json.loads(value or b"")["source"]["schema_version"] for topic, _, value in sink.sent if topic == "t"]
+    assert [len(schemas[f"t/{version}"]["columns"]) for version in used] == [2, 1]
+    assert schemas["t"] == schemas[f"t/{used[1]}"]
 
 
 def test_an_insert_an_update_and_a_delete(changes: Changes, sink: Kept) -> None:

@@ -23,6 +23,7 @@ ROWS, UPDATES = 50, 10
 FRESH = itertools.count(100_000, 10_000)
 FIRST_RUN = {
     failpoints.SLOT_CREATED,
+    failpoints.CHUNK_READ,
     failpoints.CHUNK_SENT,
     failpoints.CHUNK_STORED,
     failpoints.CHUNK_RECORDED,

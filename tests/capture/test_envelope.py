@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from millstream.capture.envelope import CREATE, DELETE, Column, Envelope, Origin
+from millstream.capture.envelope import CREATE, DELETE, Column, Envelope, Origin, describe
 
 COLUMNS = [Column("id", "long", False), Column('odd "100%"', "string"), Column("price", "decimal", True, 10, 2)]
-ENVELOPE = Envelope("postgresql", "flights", "ops", "public", 'odd "%d"', ["id"])
+ENVELOPE = Envelope("postgresql", "flights", "ops", "public", 'odd "%d"', ["id"], "a1")
 ORIGIN = Origin(xid=757, at_ms=1000, lsn=42, commit_lsn=50, order=3, table_order=2)
 
 
@@ -24,6 +24,7 @@ def test_a_change() -> None:
             "db": "ops",
             "schema": "public",
             "table": 'odd "%d"',
+            "schema_version": "a1",
             "snapshot": "false",
             "ts_ms": 1000,
             "sequence": '["50","42"]',
@@ -56,3 +57,13 @@ def test_a_truncated_row_is_a_deletion() -> None:
 def test_columns_describe_themselves() -> None:
     assert COLUMNS[0].describe() == {"name": "id", "kind": "long", "nullable": False}
     assert COLUMNS[2].describe() == {"name": "price", "kind": "decimal", "nullable": True, "precision": 10, "scale": 2}
+
+
+def test_versions_of_columns_are_told_apart_and_stay() -> None:
+    version, value = describe("t", COLUMNS, ["id"])
+    assert (version, value) == describe("t", list(COLUMNS), ("id",)) and len(version) == 12
+    others = [describe("t", COLUMNS[:2], ["id"]), describe("t", COLUMNS, ["price"]), describe("u", COLUMNS, ["id"])]
+    assert len({version, *(other for other, _ in others)}) == 4
+    found = json.loads(value)
+    assert found.pop("version") == version
+    assert found == {"topic": "t", "columns": [c.describe() for c in COLUMNS], "key": ["id"]}

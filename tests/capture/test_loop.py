@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from millstream.app.sources import PostgresTable
 from millstream.capture import failpoints
 from millstream.capture.loop import Capture
 from millstream.capture.sink import KafkaSink
-from millstream.capture.source import Source
+from millstream.capture.source import Source, TableProblem
 from millstream.settings import Kafka
 from millstream.settings.failpoints import tripped
 from tests import servers
@@ -149,3 +151,56 @@ def test_a_broken_table_stands_still_and_comes_back(world: World, monkeypatch: p
         servers.wait_for(lambda: world.reports[-1]["tables"][world.topic]["state"] == "streaming", "it says so")
         assert world.reports[-1]["problem"] == ""
     assert not world.problems
+
+
+@pytest.mark.system
+def test_a_copy_that_fails_is_begun_again_after_ten_times_as_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.capture.loop.CHECK_S", 0.05)
+    begun: list[float] = []
+
+    def fail() -> None:
+        begun.append(time.monotonic())
+        time.sleep(0.1)
+        raise TableProblem("a row of it is too large")
+
+    monkeypatch.setitem(tripped, failpoints.CHUNK_SENT, fail)
+    with world.capture() as ready:
+        servers.wait_for(lambda: len(begun) == 3, "it is tried again")
+        assert world.reports[-1]["problem"] == "a row of it is too large"
+        assert begun[1] - begun[0] > 1.0 and begun[2] - begun[1] > 1.0  # ten times as long as it took
+        monkeypatch.delitem(tripped, failpoints.CHUNK_SENT)
+        servers.wait_for(world.equal, "it is copied when that was mended")
+        assert ready.is_set()
+    assert not world.problems
+
+
+@pytest.mark.system
+def test_no_value_goes_back_while_a_table_is_copied_and_written_to(world: World) -> None:
+    ticks = itertools.count(1)
+
+    def write() -> None:
+        n = next(ticks)
+        world.toy.write(*((i, n) for i in range(1, 36) if i % 3 == 0))
+        world.toy.write((100 + n, n), (50 + n, n))
+        world.toy.write((100 + n, None), (2, None))
+        world.toy.write((2, n))
+
+    world.toy.writing = write
+    with world.capture() as ready:
+        assert ready.wait(30)
+        servers.wait_for(world.equal, "the topic equals the table")
+    assert not world.problems and next(ticks) > 8
+    seen: dict[int, int] = {}
+    copied: set[int] = set()
+    for key, value, _, _ in servers.messages(world.kafka, world.topic):
+        number = key["id"]
+        if value is None or value["op"] == "d":
+            continue
+        assert value["after"]["n"] >= seen.get(number, 0), f"{value} after n = {seen.get(number)}"
+        assert value["op"] != "r" or number not in copied
+        seen[number] = value["after"]["n"]
+        copied |= {number} if value["op"] == "r" else set()
+    gone = {100 + n for n in range(1, 30)}
+    assert not copied & gone

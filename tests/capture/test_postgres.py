@@ -91,8 +91,27 @@ def test_announces_the_columns(source: Source) -> None:
             {"name": "price", "kind": "decimal", "nullable": True, "precision": 10, "scale": 2},
             {"name": "seen", "kind": "timestamp", "nullable": False},
         ]
+        first = found[0].pop("version")
         assert found[0] == {"topic": source.topic("planes"), "columns": columns, "key": ["id"]}
         assert found[-1]["columns"] == [*columns, {"name": "tags", "kind": "json", "nullable": True}]
+        assert found[-1]["version"] != first
+
+
+def test_a_message_is_decoded_with_the_columns_that_it_was_written_with(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.sql.execute("INSERT INTO t VALUES (1, 1)")
+    with source.capture("t") as capture:
+        capture.wait_ready()
+        source.sql.execute("INSERT INTO t VALUES (2, 2)")
+        source.sql.execute("ALTER TABLE t ALTER COLUMN n TYPE text")
+        source.sql.execute("INSERT INTO t VALUES (3, 'three')")
+        servers.wait_for(lambda: source.latest("t") == source.rows("t"), "the rows are copied again")
+    schemas = {k: v for k, v, _, _ in servers.messages(source.kafka, "_millstream.schemas")}
+    kinds: dict[type, set[str]] = {int: set(), str: set()}
+    for _, value, _, _ in source.messages("t"):
+        schema = schemas[f"{source.topic('t')}/{value['source']['schema_version']}"]
+        kinds[type(value["after"]["n"])] |= {c["kind"] for c in schema["columns"] if c["name"] == "n"}
+    assert kinds == {int: {"long"}, str: {"string"}}
 
 
 def test_values_of_every_type_are_the_same_copied_and_followed(source: Source) -> None:
@@ -191,6 +210,51 @@ def test_large_values_that_an_update_leaves_alone_are_not_lost(source: Source, i
                 assert value["after"]["big"], k
 
 
+def test_large_values_are_read_for_many_updates_at_once(source: Source) -> None:
+    source.sql.execute("CREATE TABLE t (a int, b text, big text, doc jsonb, n int, PRIMARY KEY (b, a))")
+    source.sql.execute("CREATE TABLE u (id bytea PRIMARY KEY, big text, n int)")
+    for column in ("t ALTER COLUMN big", "t ALTER COLUMN doc", "u ALTER COLUMN big"):
+        source.sql.execute(f"ALTER TABLE {column} SET STORAGE EXTERNAL")  # type: ignore[arg-type]
+    source.sql.execute(
+        "INSERT INTO t SELECT i, 'x' || chr(39) || i, repeat(i::text, 3000), jsonb_build_object('v', repeat(i::text, 3000)), 0"
+        " FROM generate_series(1, 600) i"
+    )
+    source.sql.execute("INSERT INTO u SELECT int4send(i), repeat(i::text, 3000), 0 FROM generate_series(1, 600) i")
+
+    def queries() -> int:
+        source.sql.execute("SELECT pg_stat_clear_snapshot()")
+        row = source.sql.execute(
+            "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    with source.capture("t", "u") as capture:
+        capture.wait_ready()
+        before = queries()  # each snapshot of ours is rolled back
+        for i in range(1, 4):
+            with source.sql.transaction():
+                source.sql.execute("UPDATE t SET n = %s", [i])
+                source.sql.execute("UPDATE u SET n = %s", [i])
+                source.sql.execute("INSERT INTO u VALUES (%s, 'new', 0)", [b"new" + bytes([i])])
+                source.sql.execute("UPDATE t SET a = a + 1000 WHERE a = %s", [i])
+                source.sql.execute("DELETE FROM u WHERE id = int4send(%s)", [i])
+                source.sql.execute("TRUNCATE t") if i == 2 else None
+                source.sql.execute("INSERT INTO t VALUES (%s, 'y', repeat('y', 5000), NULL, 0)", [5000 + i])
+                source.sql.execute("UPDATE t SET n = 7 WHERE b = 'y'")
+        source.settled()
+        latest = source.latest("t"), source.latest("u")
+        assert len(latest[0]) == 2 and len(latest[1]) == 600
+        found = [v for name in ("t", "u") for _, v, _, _ in source.messages(name) if v and v["op"] == "u"]
+        assert len(found) > 1500 and all(v["after"]["big"] for v in found)
+        assert capture.stop() == 0
+        servers.wait_for(lambda: queries() > before, "the queries are counted")
+        assert queries() - before < 500
+    for name, rows in zip(("t", "u"), latest, strict=True):
+        there = source.sql.execute(f"SELECT n, big FROM {name}").fetchall()  # type: ignore[arg-type]
+        assert sorted((v["n"], v["big"]) for v in rows.values()) == sorted((n, big) for n, big in there)
+
+
 def test_truncate_removes_every_key(source: Source) -> None:
     source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     source.sql.execute("CREATE TABLE other (id int PRIMARY KEY, n int)")
@@ -238,12 +302,24 @@ def test_schema_changes_while_running(source: Source) -> None:
 def test_writes_during_the_copy(source: Source) -> None:
     source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int, pad text DEFAULT repeat('x', 200))")
     source.sql.execute("INSERT INTO t (id, n) SELECT i, 0 FROM generate_series(1, 30000) i")
-    with Writer(source) as writer, source.capture("t") as capture:
-        capture.wait_ready()
-        writer.stop()
-        assert writer.count > 20
-        source.settled()
-        assert source.latest("t") == source.rows("t")
+    source.sql.execute(
+        "ALTER ROLE CURRENT_USER SET synchronous_commit = off"
+    )  # commits that show before they are written out
+    try:
+        with Writer(source) as writer, source.capture("t", held={failpoints.CHUNK_READ: 0.05}) as capture:
+            capture.wait_ready()
+            writer.stop()
+            assert writer.count > 20
+            source.settled()
+    finally:
+        source.sql.execute("ALTER ROLE CURRENT_USER RESET synchronous_commit")
+    assert source.latest("t") == source.rows("t")
+    newest: dict[int, int] = {}
+    for k, value, _, _ in source.messages("t"):
+        if value is not None and value["after"] is not None:
+            n = value["after"]["n"]
+            assert n >= newest.get(k["id"], 0), f"{value} came after n = {newest[k['id']]}"
+            newest[k["id"]] = n
 
 
 def test_a_table_that_is_added_later_is_copied_while_others_are_followed(source: Source) -> None:
@@ -450,14 +526,6 @@ def test_says_that_the_source_went_away_and_goes_on(source: Source, tmp_path: Pa
             servers.wait_for(lambda: source.latest("t") == {key(1): {"id": 1, "n": 1}}, "the row arrives")
 
 
-def test_a_row_that_no_message_can_hold_is_named(source: Source) -> None:
-    source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, big text)")
-    source.sql.execute("INSERT INTO t VALUES (7, repeat('x', 17 << 20))")
-    with source.capture("t") as capture:
-        assert capture.process.wait(30) == 1
-        assert 'did not take the row with key {"id":7}' in capture.log()
-
-
 def test_reports_its_status(source: Source) -> None:
     source.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     source.sql.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i")
@@ -472,7 +540,7 @@ def test_reports_its_status(source: Source) -> None:
         assert facts["state"] == "streaming"
         table = {"rows": 10, "total": 10, "copied": True, "state": "streaming", "reason": ""}
         assert facts["tables"] == {source.topic("t"): table}
-        assert facts["lsn"] > 0 and facts["lag_bytes"] >= 0
+        assert facts["lsn"] > 0
 
 
 def test_rows_that_a_changed_table_has_are_not_undone_by_older_changes(source: Source) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from millstream.capture.sink import MAX_MESSAGE, KafkaSink
 from millstream.settings import Kafka, MillstreamError
 from tests.brokers import fresh
+from tests.capture.conftest import settings
 
 pytestmark = pytest.mark.system
 
@@ -60,10 +62,23 @@ def test_reading_ends_when_it_is_to_stop(sink: KafkaSink) -> None:
         list(sink.live_keys(topic, sink.ends(topic), lambda: False))
 
 
-def test_a_row_that_no_message_can_hold(sink: KafkaSink) -> None:
+def test_rows_that_the_log_does_not_take_are_said_and_others_are_taken(sink: KafkaSink, kafka: Kafka) -> None:
     topic = fresh("large")
     sink.prepare([topic])
     sink.send(topic, b"most", b"x" * (MAX_MESSAGE - 1000))
     assert sink.flush(go_on)
-    with pytest.raises(MillstreamError, match="did not take the row with key much"):
-        sink.send(topic, b"much", b"x" * (MAX_MESSAGE + 1))
+    refused: dict[str, str] = {}
+    sink.attend(lambda: None, refused.__setitem__)
+    sink.send(topic, b"much", b"x" * (MAX_MESSAGE + 1))
+    assert "does not take the row with key much of 16777217 bytes" in refused.pop(topic)
+    settings(kafka, topic, {"max.message.bytes": "100000"})
+    other = fresh("other")
+    sink.prepare([other])
+    sink.send(topic, b"more", random.randbytes(200_000))
+    sink.send(other, b"little", b"x")
+    assert sink.flush(go_on) and sum(sink.ends(other).values()) == 1
+    assert "the log refuses the row with key more of 200000 bytes" in refused[topic]
+    assert f"Set max.message.bytes={MAX_MESSAGE}" in refused[topic]
+    for size in (10, 20):
+        sink.send(topic, b"less", b"x" * size)
+    assert sink.flush(go_on) and sum(sink.ends(topic).values()) == 3

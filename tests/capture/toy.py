@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from millstream.app.inputs import Table
 from millstream.capture.envelope import Column
+from millstream.capture.lag import Look
 from millstream.capture.source import Receiver, Row, SourceTable, TableProblem
 
 COLUMNS = (Column("id", "long", False), Column("n", "long"))
@@ -25,6 +26,7 @@ class Toy:
     confirmed: int = 0
     watching: bool = False
     broken: str = ""
+    writing: Callable[[], None] = lambda: None  # before a chunk is read, and before it is sent
 
     def write(self, *changes: tuple[int, int | None]) -> None:
         """Commit a transaction: each (id, n) is a row as it is from now on, without n deleted."""
@@ -114,15 +116,23 @@ class ToySource:
     def wait(self, seconds: float) -> None:
         time.sleep(0.01)
 
+    def nudge(self) -> None: ...
+
     def confirm(self, position: int) -> None:
         self.toy.confirmed = position
 
-    def end(self, *, unflushed: bool = False) -> int:
+    def end(self) -> int:
         return len(self.toy.log)
 
     @contextmanager
+    def watching(self) -> Iterator[Callable[[], Look]]:
+        yield lambda: Look(len(self.toy.log), len(self.toy.log) - self.toy.confirmed, None, True)
+
+    @contextmanager
     def chunk(self, table: SourceTable, after: list[str] | None) -> Iterator[ToyChunk]:
+        self.toy.writing()
         yield ToyChunk(self.toy, int(after[0]) if after else 0)
+        self.toy.writing()
 
     def count(self, table: SourceTable, at_most: int) -> int:
         return len(self.toy.rows)

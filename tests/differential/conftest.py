@@ -15,6 +15,11 @@ from tests.differential.world import World
 KAFKA = {
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.assignor.offload.enable": "false",
+    "group.share.assignment.interval.ms": "0",
+    "group.share.assignor.offload.enable": "false",
+    "share.coordinator.state.topic.num.partitions": "2",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 

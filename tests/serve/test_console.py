@@ -56,10 +56,11 @@ def state_of(description, **more):
     dead = more.get("dead_letters", NO_DEAD)
     topics, groups = topic_states(description, found), group_states(description, found)
     queries = query_states(description, facts, {g.query: g.lag for g in groups if g.query}, dead)
+    late = facts.get(("late", "rows"), {}).get("dropped")
     values = {
         "app": description["app"], "at": 1000.0,
         "kafka": Connection("Kafka log", True, None, 1000.0), "postgres": Connection("PostgreSQL", True, None, 1000.0),
-        "totals": totals(topics, groups, queries, dead), "topics": topics, "groups": groups, "queries": queries,
+        "totals": totals(topics, groups, dead, late), "topics": topics, "groups": groups, "queries": queries,
         "captures": part_states(facts, "capture"), "replays": part_states(facts, "replay"),
         "deliveries": part_states(facts, "deliver"), "processes": part_states(facts, "process"),
         "views": [], "alerts": [], "dead_letters": NO_DEAD,
@@ -121,7 +122,7 @@ def test_the_headline_counts_what_came_in_and_what_needs_a_look():
             topic("departures", 100), topic("planes", 5), topic("departures_enriched", 90), topic("late_departures", 4),
             lags=lags, rates={"departures": 10.0, "departures_enriched": 10.0},
         ),
-        facts={("query", "enriched"): {"dropped": 2}},
+        facts={("query", "enriched"): {"dropped": 2}, ("query", "late"): {"dropped": 2}, ("late", "rows"): {"dropped": 2}},
     ).totals  # fmt: skip
     assert (found.events, found.rate, found.lag, found.alerts, found.dropped) == (105, 10.0, 5, 4, 2)
     assert state().totals.lag is None

@@ -8,6 +8,7 @@ from millstream.monitor.forecast import Forecast
 from millstream.monitor.watch import Figure, Snapshot
 from millstream.serve.metrics import TOKEN, metrics, token
 from millstream.serve.positions import Reading
+from millstream.serve.state import PartState
 
 BEHIND = Behind('odd"\\\n', "t", 1, 4, 0, 10, 6, 600, 2.5, 2.0)
 PAGE = metrics(
@@ -21,6 +22,10 @@ PAGE = metrics(
         frozenset({(BEHIND.group, "t", 1)}),
     ),
     Reading(topics={"t": TopicFacts("t", {0: 3}, {0: 9})}, ends={("t", 0): 9}),
+    [
+        PartState("ops", "streaming", None, 1.0, {"lag_bytes": 7, "lag_seconds": 1.5, "followers": {"standby": 3}}),
+        PartState("new", "snapshot", None, None, {"lag_problem": "does not answer"}),
+    ],
 )
 
 
@@ -39,13 +44,16 @@ def test_every_figure_has_its_line():
         "millstream_lag_measured_timestamp_seconds 12.5",
         'millstream_topic_end_offset{topic="t",partition="0"} 9',
         'millstream_topic_start_offset{topic="t",partition="0"} 3',
+        'millstream_capture_lag_bytes{source="ops"} 7',
+        'millstream_capture_lag_seconds{source="ops"} 1.5',
+        'millstream_capture_follower_lag_bytes{source="ops",follower="standby"} 3',
     ]
 
 
 def test_every_metric_says_what_it_is():
     lines = PAGE.splitlines()
     assert "# TYPE millstream_group_lag_events gauge" in lines
-    assert sum(line.startswith("# HELP ") for line in lines) == sum(line.startswith("# TYPE ") for line in lines) == 9
+    assert sum(line.startswith("# HELP ") for line in lines) == sum(line.startswith("# TYPE ") for line in lines) == 14
     assert PAGE.endswith("\n")
 
 

@@ -92,6 +92,38 @@ def test_the_watermark_is_the_one_of_the_batch_before(tmp_path):
     assert watermark_of(tmp_path, 0) == 0
 
 
+def finished(checkpoint, number, watermark, ends):
+    """What Spark leaves of a batch that ended. ends: the next offset of partition 0."""
+    for folder, content in (
+        ("offsets", f'v1\n{{"batchWatermarkMs":{watermark},"conf":{{}}}}\n{{"t":{{"0":{ends}}}}}'),
+        ("commits", "v1\n{}"),
+    ):
+        (checkpoint / folder).mkdir(exist_ok=True)
+        (checkpoint / folder / str(number)).write_text(content)
+
+
+def test_after_a_kill_the_batches_that_nobody_judged_are_looked_at_again(tmp_path):
+    for number, watermark in enumerate((0, 1000, 2000, 2000)):
+        finished(tmp_path, number, watermark, 10 * (number + 1))
+    (tmp_path / "commits" / "3").unlink()  # it runs again, and tells itself what it dropped
+    assert late.since(tmp_path, -1) == [Batch(2, {"t": {0: (20, 30)}}, 1000)]  # nothing can be late before
+    assert late.since(tmp_path, 2) == []
+    record = Record(tmp_path)
+    record.add(Batch(2, {}, 0), [])
+    assert Record(tmp_path).judged == 2
+    record.missed = True
+    record.add(Batch(4, {}, 0), [("t", 0, 1)])
+    assert (Record(tmp_path).judged, Record(tmp_path).total) == (2, 1)
+
+
+def test_a_row_that_several_queries_dropped_counts_once(tmp_path):
+    records = [Record(tmp_path / name) for name in "abc"]
+    for record in records[:2]:
+        record.add(Batch(1, {}, 0), [("t", 0, 7), ("t", 1, 7)])
+    records[2].add(Batch(1, {}, 0), [("t", 0, 7), ("u", 0, 7)])
+    assert late.distinct(records) == 3
+
+
 class Seen(Event):
     place: str
     at: datetime
@@ -110,7 +142,7 @@ def hour(h, minute=0):
     [
         ("window", [0, 1]),  # the window has ended by 06:00
         ("shaped before grouping", [0, 1]),
-        ("hopping", [0, 1, 2]),  # one of the two windows of 05:30 … has ended
+        ("hopping", [0, 1]),  # of the two windows of 05:45 one takes it
         ("deduplicated", [0, 1, 2]),  # the event's own time
     ],
 )
@@ -140,3 +172,57 @@ def test_which_rows_a_batch_dropped(spark, kind, late):
     query = Query("q", (TOPIC,), functions[kind], View("q", ("place",)))
     found = dropped([rows], query, int(hour(6).timestamp() * 1000)).collect()
     assert sorted(r.offset for r in found) == late
+
+
+@pytest.mark.system
+def test_what_was_dropped_just_before_a_kill_is_counted_after_it(runner, kafka, until, monkeypatch):
+    from millstream.client.admin import ensure_topics
+    from millstream.client.producer import producer
+    from millstream.event import encode
+    from millstream.monitor.status import read as read_status
+    from millstream.spark.driver import Driver
+    from millstream.spark.operators.windows import tumbling
+    from tests.brokers import fresh
+
+    topic = Topic(fresh("seen"), Seen, event_time="at", lateness=timedelta(hours=1), partitions=1)
+    ensure_topics(kafka, [(topic.name, 1, {})])
+    function = lambda d: d.groupBy("place", tumbling("at", "1 hour").alias("hour")).count()  # noqa: E731
+    queries = [
+        Query(name, (topic,), function, View(name, ("place", "hour")), every=timedelta(milliseconds=100))
+        for name in ("one", "other")
+    ]
+    app = fresh("m").replace("-", "_")
+
+    def send(*times):
+        sender = producer(kafka)
+        for time in times:
+            sender.produce(topic.name, encode(Seen(place="x", at=time)))
+        sender.flush()
+
+    def read(facts, rows):
+        until(lambda: all(facts(q.name).get("offsets") == {topic.name: {"0": rows}} for q in queries), "all read", 60)
+
+    with monkeypatch.context() as killed, runner.running(app, queries) as facts:
+        killed.setattr(Driver, "_judge", lambda *given, **more: None)  # the kill comes before anything is noted
+        send(hour(12))
+        until(lambda: all((facts(q.name).get("watermark") or "")[11:13] == "11" for q in queries), "it moved", 60)
+        send(hour(3), hour(11, 30), hour(4))
+        read(facts, 4)
+        until(lambda: all(facts(q.name).get("batch", 0) >= 2 for q in queries), "a batch more", 60)
+        assert facts("one")["dropped"] == 0
+    with runner.running(app, queries) as facts:
+        until(lambda: all(facts(q.name).get("dropped") == 2 for q in queries), "counted", 60)
+        until(lambda: read_status(kafka, app).get(("late", "rows"), {}).get("dropped") == 2, "each once", 20)
+
+
+@pytest.mark.system
+def test_a_function_that_does_not_go_by_time_drops_nothing(spark):
+    """Unless Spark said that it did."""
+    from millstream.spark.late import dropped
+    from millstream.testing.rows import frame
+
+    rows = frame(spark, "seen", [Seen(place="x", at=hour(1))])
+    query = Query("q", (TOPIC,), lambda d: d.groupBy("place").count(), View("q", ("place",)))
+    limit = int(hour(6).timestamp() * 1000)
+    assert dropped([rows], query, limit, certain=False).count() == 0
+    assert dropped([rows], query, limit).count() == 1

@@ -40,7 +40,8 @@ class Departure(Event):
 def departures(kafka):
     name = fresh("departures")
     ensure_topics(kafka, [(name, 2, {})])
-    return Topic(name, Departure, key="tailnum", event_time="departed_at", lateness=timedelta(hours=2))
+    lateness, idle = timedelta(hours=2), timedelta(seconds=2)
+    return Topic(name, Departure, key="tailnum", event_time="departed_at", lateness=lateness, idle=idle)
 
 
 def send(kafka, topic, events):

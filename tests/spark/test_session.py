@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -142,7 +143,7 @@ def test_a_micro_batch_aggregate_emits_one_row_per_group(spark):
     seen = []
     counts = stream.frame.groupBy("value").count()
     query = (
-        Writer(counts, realtime=False)
+        Writer(counts, "counts", realtime=False)
         .outputMode("update")
         .foreachBatch(lambda batch, number: seen.extend(tuple(r) for r in batch.collect()))
         .start()
@@ -181,7 +182,7 @@ def test_transform_with_state_runs(spark):
     seen = []
     totals = stream.frame.groupBy("value").transformWithStateInPandas(Total(), "value string, n long", "update", "none")
     query = (
-        Writer(totals, realtime=False)
+        Writer(totals, "totals", realtime=False)
         .outputMode("update")
         .foreachBatch(lambda batch, number: seen.extend(tuple(r) for r in batch.collect()))
         .start()
@@ -194,3 +195,32 @@ def test_transform_with_state_runs(spark):
         assert sorted(seen) == [("a", 2), ("a", 3), ("b", 1)]
     finally:
         query.stop()
+
+
+@pytest.mark.system
+def test_a_heavy_batch_does_not_hold_up_another_query(spark):
+    heavy, light = Memory(spark), Memory(spark)
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(batch, number):
+        begun.set()
+        tasks = spark.range(0, 100, 1, 100).selectExpr("reflect('java.lang.Thread', 'sleep', 200L + 0 * id)")
+        tasks.write.format("noop").mode("overwrite").save()
+        ended.set()
+
+    queries = [
+        Writer(heavy.frame, "heavy", realtime=False).foreachBatch(work).start(),
+        Writer(light.frame, "light", realtime=False).foreachBatch(lambda batch, number: batch.collect()).start(),
+    ]
+    try:
+        heavy.add("a")
+        assert begun.wait(60)
+        for _ in range(3):
+            light.add("b")
+            queries[1].processAllAvailable()
+        assert not ended.is_set()
+        queries[0].processAllAvailable()
+        assert ended.is_set()
+    finally:
+        for query in queries:
+            query.stop()

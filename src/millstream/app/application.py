@@ -8,7 +8,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from millstream.app.inputs import FUTURE, OUTSIDE, Input, Table, Topic
+from millstream.app.inputs import FUTURE, IDLE, OUTSIDE, Input, Table, Topic
 from millstream.app.names import DEAD_LETTERS, check_name, check_topic, dead_letters
 from millstream.app.outputs import Alert, Stream, View
 from millstream.app.query import Output, Query
@@ -59,6 +59,7 @@ class App:
         event_time: str | None = None,
         lateness: str | timedelta = "10 seconds",
         future: str | timedelta | None = FUTURE,
+        idle: str | timedelta | None = IDLE,
         partitions: int = DEFAULT_PARTITIONS,
         config: Mapping[str, str] | None = None,
         format: Format = JSON,
@@ -67,15 +68,18 @@ class App:
 
         key: the field whose value is the message's key: equal keys stay in order.
         event_time: the datetime field that says when the event happened; windows need it.
-        lateness: how long after newer events one may still arrive and count.
+        lateness: how much older than the newest event of its partition one may be and still count.
         future: how far an event's time may be ahead of the log's; one beyond is a dead letter. None: no bound.
+        idle: how long a partition or topic without events holds windows open; after that it holds nothing, and what it brings
+            then may be late. None: it holds them until it brings events.
         config: settings by Kafka's names, for example {"retention.ms": "86400000"}.
         """
         where = f"topic {check_topic(name)!r}"
         ahead = None if future is None else duration(future, f"{where}: future")
+        quiet = None if idle is None else duration(idle, f"{where}: idle")
         settings = {} if config is None else check_config(where, config)
         late = duration(lateness, f"{where}: lateness")
-        topic = Topic(name, event, key, event_time, late, partitions, settings, format, ahead)
+        topic = Topic(name, event, key, event_time, late, partitions, settings, format, ahead, quiet)
         self._claim(name, "topic")
         self.topics[name] = topic
         return topic

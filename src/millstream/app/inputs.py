@@ -17,6 +17,7 @@ from millstream.settings import MillstreamError, Settings
 
 OUTSIDE = "millstream.run.outside"  # the module that reaches a running application
 FUTURE = timedelta(minutes=5)  # clocks differ; a time further ahead would move the watermark past everything after it
+IDLE = timedelta(minutes=1)  # a pause of a producer, a restart: shorter ones must not cost a partition its rows
 MAX_PARTITIONS = 10_000  # a typing mistake ("partitions=100000") must not fill a disk with empty partitions
 
 
@@ -47,8 +48,9 @@ class Topic:
 
     key: the field whose value is the message's key, or None for none; equal keys go to one partition, in order.
     event_time: the field that says when the event happened, or None for a topic without windows.
-    lateness: how much older than the newest event one may be and still count: the watermark's delay.
+    lateness: how much older than the newest event of its partition one may be and still count.
     future: how far an event's time may lie ahead of the log's own; one beyond is a dead letter. None: as far as it likes.
+    idle: how long a partition without events holds windows open; then the others alone say how late it is. None: for ever.
     config: Kafka's topic settings, for example {"cleanup.policy": "compact"}.
     format: how an event becomes bytes and back.
     """
@@ -66,6 +68,7 @@ class Topic:
     config: Mapping[str, str] = field(default_factory=dict, hash=False)
     format: Format = JSON
     future: timedelta | None = FUTURE
+    idle: timedelta | None = IDLE
 
     def __post_init__(self) -> None:
         check_topic(self.name)

@@ -20,6 +20,7 @@ from millstream.broker.refused import Refused
 from millstream.broker.security.authorizer import Authorizer
 from millstream.broker.security.quotas import Quotas
 from millstream.broker.security.store import AccessStore
+from millstream.broker.share.sessions import ShareSessions
 from millstream.broker.topics import INTERNAL, check_count, check_name
 from millstream.broker.transactions.coordinator import TransactionCoordinator
 from millstream.protocol import errors
@@ -73,6 +74,7 @@ class Broker(Core):
         self.fetch_sessions = FetchSessions()
         self.archives = Archives(loop, log)
         self.groups = GroupCoordinator(self)
+        self.share_sessions = ShareSessions(self, self.groups.share_partitions)
         self.transactions = TransactionCoordinator(self, self.groups.commits)
         self.purgatory = Purgatory(loop, self.groups.directory)
         self._budget = settings.integer("queued.max.request.bytes")
@@ -125,6 +127,7 @@ class Broker(Core):
         self.topics_version += 1
         _log.info("topic %s deleted", topic.name)
         self.groups.commits.topic_deleted(topic.name)
+        self.groups.share.topic_deleted(topic.id.bytes)
         self.transactions.topic_deleted(topic.name)
         for partition, listeners in watching:  # long polls find out that it is gone
             for listener in listeners:
@@ -136,6 +139,7 @@ class Broker(Core):
         """A connection is closed."""
         self.connections.discard(connection)
         self.unauthenticated.pop(connection, None)
+        self.share_sessions.disconnected(connection)
 
     def must_authenticate(self, connection: Connection) -> None:
         """A connection has yet to show who it is; there is room for so many, the oldest make way."""

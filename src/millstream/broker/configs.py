@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from millstream.broker.broker import Broker
 from millstream.broker.core import Core
 from millstream.broker.dynamic import Dynamic
-from millstream.broker.groups.consumer_groups import ConsumerGroups
+from millstream.broker.groups.coordinator import GroupCoordinator
 from millstream.broker.refused import Refused
 from millstream.broker.settings import DYNAMIC, SettingsError
 from millstream.log import Log, LogError
@@ -47,7 +47,7 @@ def find(broker: Broker, kind: int, name: str) -> Configurable:
         check_node(broker, name)
         return BrokerSettings(broker, name)
     if kind == GROUP:
-        return GroupSettings(broker.dynamic, broker.groups.consumer, name)
+        return GroupSettings(broker.dynamic, broker.groups, name)
     known = {BROKER_LOGGER: "Log levels", CLIENT_METRICS: "Settings of client metrics"}
     text = f"{known.get(kind, f'Settings of resource type {kind}')} cannot be changed; those of topics, of the broker and of "
     raise Refused(errors.INVALID_REQUEST, text + "groups can.")
@@ -117,12 +117,12 @@ class BrokerSettings(Configurable):
 class GroupSettings(Configurable):
     """Those of a group, which need not be there."""
 
-    def __init__(self, dynamic: Dynamic, groups: ConsumerGroups, group_id: str) -> None:
+    def __init__(self, dynamic: Dynamic, groups: GroupCoordinator, group_id: str) -> None:
         self._dynamic, self._groups, self._id = dynamic, groups, group_id
         self.overrides = dynamic.groups.get(group_id, {})
 
     def value(self, name: str) -> str:
-        return str(self._dynamic.of_group(self._id, name))
+        return self._dynamic.text_of_group(self._id, name)
 
     def is_list(self, name: str) -> bool:
         return False
@@ -135,6 +135,7 @@ class GroupSettings(Configurable):
             self._dynamic.check_group(self._id, after)
             if not only_check:
                 self._dynamic.change_group(self._id, after)
-                self._groups.reconfigured(self._id)
+                self._groups.consumer.reconfigured(self._id)
+                self._groups.share.reconfigured(self._id)
         except SettingsError as e:
             raise Refused(errors.INVALID_CONFIG, str(e)) from None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,11 +31,17 @@ DEFAULT: Final = ""  # the resource name of the cluster's default
 
 
 class GroupSetting(NamedTuple):
-    """A group's setting: the broker's setting that it overrides, and those that bound it."""
+    """A group's setting: the broker's setting that it overrides, and those that bound it; or its own default and form."""
 
-    synonym: str
-    low: str
-    high: str
+    synonym: str = ""
+    low: str = ""
+    high: str = ""
+    own: Known | None = None
+
+    @property
+    def kind(self) -> str:
+        """As `Known` names it."""
+        return self.own.kind if self.own is not None else "int"
 
 
 GROUP: Final = {
@@ -48,7 +55,26 @@ GROUP: Final = {
         "group.consumer.min.session.timeout.ms",
         "group.consumer.max.session.timeout.ms",
     ),
+    **{
+        f"share.{name}": GroupSetting(f"group.share.{name}", f"group.share.min.{name}", f"group.share.max.{name}")
+        for name in (
+            "heartbeat.interval.ms",
+            "session.timeout.ms",
+            "record.lock.duration.ms",
+            "delivery.count.limit",
+            "partition.max.record.locks",
+        )
+    },
+    "share.auto.offset.reset": GroupSetting(own=Known("string", "latest")),
+    "share.isolation.level": GroupSetting(
+        own=Known("string", "read_uncommitted", choices=("read_committed", "read_uncommitted"))
+    ),
+    "share.renew.acknowledge.enable": GroupSetting(own=Known("boolean", "true")),
 }
+# ISO 8601, as Java's Duration.parse takes it.
+_DURATION = re.compile(
+    r"by_duration:P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.ASCII | re.IGNORECASE
+)
 
 
 class Dynamic:
@@ -107,14 +133,24 @@ class Dynamic:
         for name, value in overrides.items():
             if name not in GROUP:
                 raise SettingsError(f"unknown group setting {name}: expected one of {', '.join(GROUP)}")
-            bounds = [self.settings.integer(each) for each in GROUP[name][1:]]
+            own = GROUP[name].own
+            if own is not None:
+                checked(name, value, own)
+                if name == "share.auto.offset.reset":
+                    _check_reset(value)
+                continue
+            bounds = [self.settings.integer(each) for each in GROUP[name][1:3]]
             if not bounds[0] <= int(checked(name, value, Known("long", "", -LONG_MAX, LONG_MAX))) <= bounds[1]:
                 raise SettingsError(f"{name} must be in the range {bounds[0]} to {bounds[1]} inclusive.")
         effective = {
-            name: int(overrides.get(name, self.settings.values[known.synonym])) for name, known in GROUP.items()
+            name: int(overrides.get(name, self.settings.values[known.synonym]))
+            for name, known in GROUP.items()
+            if known.own is None
         }
-        if overrides and effective["consumer.session.timeout.ms"] <= effective["consumer.heartbeat.interval.ms"]:
-            raise SettingsError("consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
+        for kind in ("consumer", "share"):
+            session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            if overrides and effective[session] <= effective[heartbeat]:
+                raise SettingsError(f"{session} must be greater than {heartbeat}")
         if group_id not in self.groups and len(self.groups) >= MAX_GROUPS:
             raise SettingsError(f"there are settings of {MAX_GROUPS} groups: no more are taken")
 
@@ -130,6 +166,21 @@ class Dynamic:
             return self.settings.integer(known.synonym)
         return min(max(int(value), self.settings.integer(known.low)), self.settings.integer(known.high))
 
+    def text_of_group(self, group_id: str, name: str) -> str:
+        """The value in effect of a group's setting of any kind, as text."""
+        own = GROUP[name].own
+        if own is None:
+            return str(self.of_group(group_id, name))
+        return self.groups.get(group_id, {}).get(name, own.default)
+
+    def reset_duration_ms(self, group_id: str) -> int:
+        """How far back a group begins whose share.auto.offset.reset is by_duration, in milliseconds."""
+        found = _DURATION.fullmatch(self.text_of_group(group_id, "share.auto.offset.reset"))
+        if found is None:
+            return 0
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return int(1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days))))
+
     def _save(self, broker: Mapping[str, dict[str, str]], groups: Mapping[str, dict[str, str]]) -> None:
         broker, groups = ({k: v for k, v in each.items() if v} for each in (broker, groups))
         data = {"version": VERSION, "broker": broker, "groups": groups}
@@ -138,6 +189,13 @@ class Dynamic:
         except OSError as e:
             raise SettingsError(f"{self.path} cannot be written: {os.strerror(e.errno or 0)}") from None
         self.broker, self.groups = broker, groups
+
+
+def _check_reset(value: str) -> None:
+    """Raises SettingsError."""
+    if value not in ("earliest", "latest") and not _DURATION.fullmatch(value):
+        text = f"share.auto.offset.reset={value}: expected earliest, latest or by_duration:PnDTnHnMn.nS"
+        raise SettingsError(text + " (ISO 8601, not negative)")
 
 
 def _maps(data: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -18,7 +18,13 @@ MARKED_ONE: Final = "one marker of a transaction written, others to follow"
 MARKED: Final = "all markers of a transaction written, not synced"
 MARKED_SYNCED: Final = "all markers of a transaction synced, its completion not stored"
 COMPLETED: Final = "the completion of a transaction stored, not synced, not answered"
-
 ALL: Final = tuple(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
 
-__all__ = ["ALL", "reach", "tripped"]
+SHARE_STORED: Final = "a change of a share partition stored, not made, not answered"
+SHARE_STARTED: Final = "partitions of a share group begun, not yet said to be"
+SHARE_ENDED: Final = "a share group said to be gone, the states of its partitions still there"
+
+# Those of share groups, which need other loads to be reached.
+SHARE: Final = (SHARE_STORED, SHARE_STARTED, SHARE_ENDED)
+
+__all__ = ["ALL", "SHARE", "reach", "tripped"]

@@ -1,4 +1,4 @@
-"""The coordinators' durable memory: internal compacted topics that hold Kafka's own record schemas.
+"""The coordinators' durable memory: internal topics that hold Kafka's own record schemas.
 
 A key starts with the record's type (int16) and a value with its version (int16), as in Kafka, whose tools read them. A
 write is in the operating system's hands before the coordinator answers, so that it survives the broker's death; replay
@@ -30,6 +30,10 @@ REPLAY_BYTES = 4 * 1024 * 1024
 # A group's metadata holds every member's assignment: a large group needs more than an ordinary message may have.
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 
+COMPACTED = {"cleanup.policy": "compact"}
+# Whatever the broker's defaults: nothing goes by age or size.
+KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
 Write = tuple[Message, Message | None, int]  # key, value (None: a tombstone), the value's version
 
 
@@ -44,6 +48,7 @@ class Replayed(NamedTuple):
     ended: bool | None = None  # for the end of a transaction: whether it committed
     partition: int = 0
     at: int = 0  # epoch milliseconds, when it was written
+    offset: int = -1
 
 
 def pack(prefix: int, message: Message, version: int) -> bytes:
@@ -63,14 +68,14 @@ def java_hash(text: str) -> int:
 
 
 class InternalTopic:
-    """One internal topic; created at the first write."""
+    """One internal topic; created at the first write. Not `compacted`: who writes it deletes what is not needed any more."""
 
-    def __init__(self, log: Log, name: str, partitions: int, segment_bytes: int) -> None:
+    def __init__(self, log: Log, name: str, partitions: int, segment_bytes: int, *, compacted: bool = True) -> None:
         self._log = log
         self.name = name
         self._count = partitions
         self._config = {
-            "cleanup.policy": "compact",
+            **(COMPACTED if compacted else KEPT),
             "segment.bytes": str(segment_bytes),
             "max.message.bytes": str(MAX_RECORD_BYTES),
         }
@@ -151,6 +156,7 @@ class InternalTopic:
                             producer,
                             partition=partition.index,
                             at=record.timestamp,
+                            offset=record.offset,
                         )
                     offset = found.last_offset + 1
                 if read.next_offset <= offset and not data:

@@ -72,6 +72,24 @@ KNOWN: dict[str, Known] = {
     "group.consumer.migration.policy": Known(
         "string", "bidirectional", choices=("disabled", "upgrade", "downgrade", "bidirectional")
     ),
+    "group.share.heartbeat.interval.ms": Known("int", "5000", 1),
+    "group.share.min.heartbeat.interval.ms": Known("int", "5000", 1),
+    "group.share.max.heartbeat.interval.ms": Known("int", "15000", 1),
+    "group.share.session.timeout.ms": Known("int", "45000", 1),
+    "group.share.min.session.timeout.ms": Known("int", "45000", 1),
+    "group.share.max.session.timeout.ms": Known("int", "60000", 1),
+    "group.share.max.size": Known("int", "200", 1, 1000),
+    "group.share.max.share.sessions": Known("int", "2000", 1),
+    "group.share.delivery.count.limit": Known("int", "5", 2, 100),
+    "group.share.min.delivery.count.limit": Known("int", "2", 2, 5),
+    "group.share.max.delivery.count.limit": Known("int", "10", 5, 100),
+    # Kafka takes no lock below a second: tests want shorter ones.
+    "group.share.record.lock.duration.ms": Known("int", "30000", 1, 3_600_000),
+    "group.share.min.record.lock.duration.ms": Known("int", "15000", 1, 30_000),
+    "group.share.max.record.lock.duration.ms": Known("int", "60000", 30_000, 3_600_000),
+    "group.share.partition.max.record.locks": Known("int", "2000", 100, 10_000),
+    "group.share.min.partition.max.record.locks": Known("int", "100", 100, 2000),
+    "group.share.max.partition.max.record.locks": Known("int", "4000", 2000, 10_000),
     # As above: one partition is enough for one broker (Kafka: 50).
     "transaction.state.log.num.partitions": Known("int", "1", 1, 1000),
     "transaction.state.log.replication.factor": Known("int", "1", only="1"),
@@ -79,6 +97,13 @@ KNOWN: dict[str, Known] = {
     "transaction.state.log.segment.bytes": Known("int", str(100 * 1024 * 1024), 1024 * 1024),
     "transaction.max.timeout.ms": Known("int", "900000", 1),
     "transactional.id.expiration.ms": Known("int", "604800000", 1),
+    # As above.
+    "share.coordinator.state.topic.num.partitions": Known("int", "1", 1, 1000),
+    "share.coordinator.state.topic.replication.factor": Known("int", "1", only="1"),
+    "share.coordinator.state.topic.min.isr": Known("int", "1", only="1"),
+    "share.coordinator.state.topic.segment.bytes": Known("int", str(100 * 1024 * 1024), 1024 * 1024),
+    "share.coordinator.snapshot.update.records.per.snapshot": Known("int", "500", 0, 500),
+    "share.coordinator.state.topic.prune.interval.ms": Known("int", "300000", 1),
     # Taken, and not needed: overdue transactions end just in time, and retention looks for work every second.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": Known("int", "10000", 1),
     "log.retention.check.interval.ms": Known("long", "300000", 1, LONG_MAX),

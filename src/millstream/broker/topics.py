@@ -10,7 +10,8 @@ from millstream.protocol import errors
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-INTERNAL = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+SHARE_TOPIC = "__share_group_state"
+INTERNAL = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_TOPIC})
 MAX_NAME = 249  # with a partition number and a suffix it is still a file name
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 

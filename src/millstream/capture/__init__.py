@@ -13,9 +13,6 @@ from millstream.settings import Kafka
 if TYPE_CHECKING:
     from millstream.capture.source import Open
 
-if TYPE_CHECKING:
-    from millstream.capture.source import Open
-
 __all__ = ["run"]
 
 
@@ -43,5 +40,4 @@ def run(
     sink = KafkaSink(kafka, state)
     with Reporter(kafka, app) as reporter:
         capture = Capture(app, source, open_source, tables, sink, state=state, report=reporter.report, stop=stop)
-        sink.while_waiting(capture.alive)
         capture.run(ready)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from millstream.app.names import SCHEMAS
 from millstream.capture import failpoints
-from millstream.capture.envelope import CREATE, DELETE, UPDATE, Column, Envelope, Origin
+from millstream.capture.envelope import CREATE, DELETE, UPDATE, Column, Envelope, Origin, describe
 from millstream.capture.failpoints import reach
 from millstream.capture.sink import Sink
 from millstream.capture.source import Row
@@ -38,21 +36,31 @@ class Changes:
         self._sink = sink
         self._waiting = waiting
         self._envelopes: dict[str, Envelope] = {}
-        self._announced: dict[str, bytes] = {}
+        self._announced: dict[str, bytes] = {}  # by key of the topic of schemas
         self._transaction = (0, 0, 0)
+        self._held = ""  # the topic of which rows are held, and these rows by key
+        self._chunks: Sequence[dict[bytes, bytes]] = ()
         self._order = 0  # changes of the transaction until now, in all and by topic
         self._table_orders: dict[str, int] = {}
 
-    def envelope(self, schema: str, table: str, key: Sequence[str]) -> Envelope:
-        """Return what makes the messages of a table."""
-        return Envelope(*self._names, schema, table, key)
+    def envelope(self, topic: str, schema: str, table: str, columns: Sequence[Column], key: Sequence[str]) -> Envelope:
+        """Return what makes the messages of a table with these columns, when the log has them under their version."""
+        version, described = describe(topic, columns, key)
+        self._publish(f"{topic}/{version}", described)
+        return Envelope(*self._names, schema, table, key, version)
+
+    def hold(self, topic: str, chunks: Sequence[dict[bytes, bytes]]) -> None:
+        """Take the rows out of these chunks of a topic, by key, that are changed from now on."""
+        self._held, self._chunks = topic, chunks
 
     def announce(self, topic: str, columns: Sequence[Column], key: Sequence[str]) -> None:
-        """Publish the columns of a topic when they are others than before."""
-        value = msgspec.json.encode({"topic": topic, "columns": [c.describe() for c in columns], "key": list(key)})
-        if self._announced.get(topic) != value:
-            self._announced[topic] = value
-            self._sink.send(SCHEMAS, topic.encode(), value)
+        """Publish the columns of a topic as its latest when they are others than before."""
+        self._publish(topic, describe(topic, columns, key)[1])
+
+    def _publish(self, key: str, value: bytes) -> None:
+        if self._announced.get(key) != value:
+            self._announced[key] = value
+            self._sink.send(SCHEMAS, key.encode(), value)
             self._sink.flush(self._waiting)  # a reader of the rows that follow finds their columns there
 
     def begin(self, transaction: int, at_ms: int, commit: int) -> None:
@@ -67,7 +75,7 @@ class Changes:
 
     def schema(self, topic: str, schema: str, table: str, columns: Sequence[Column], key: Sequence[str]) -> None:
         """See Receiver."""
-        self._envelopes[topic] = self.envelope(schema, table, key)
+        self._envelopes[topic] = self.envelope(topic, schema, table, columns, key)
         self.announce(topic, columns, key)
 
     def insert(self, topic: str, row: Row, position: int) -> None:
@@ -100,6 +108,9 @@ class Changes:
         if not self._sink.flush(self._waiting):
             raise MillstreamError("stopped in the middle of a truncate")
         envelope = self._envelopes[topic]
+        if topic == self._held:
+            for chunk in self._chunks:
+                chunk.clear()
         for key in self._sink.live_keys(topic, self._sink.ends(topic), self._waiting):
             message = envelope.removed(key, self._origin(topic, position), int(time.time() * 1000))
             self._sink.send(topic, key, message)
@@ -117,6 +128,9 @@ class Changes:
         after: Row | None,
         position: int,
     ) -> None:
+        if topic == self._held:
+            for chunk in self._chunks:
+                chunk.pop(key, None)
         origin = self._origin(topic, position)
         self._sink.send(topic, key, envelope.changed(op, before, after, origin, int(time.time() * 1000)))
         self.count += 1

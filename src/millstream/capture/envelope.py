@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 CREATE, READ, UPDATE, DELETE = b"c", b"r", b"u", b"d"
+VERSION_DIGITS = 12
 _NONE = b"null"
 _encode = msgspec.json.Encoder().encode
 
@@ -34,6 +36,16 @@ class Column:
         return facts
 
 
+def describe(topic: str, columns: Sequence[Column], key: Sequence[str]) -> tuple[str, bytes]:
+    """Return the version of a topic's columns and key, and their description for the topic `_millstream.schemas`.
+
+    The version is made of the description alone, so that what comes again after a crash has the same.
+    """
+    facts: dict[str, object] = {"topic": topic, "columns": [c.describe() for c in columns], "key": list(key)}
+    version = hashlib.sha256(_encode(facts)).hexdigest()[:VERSION_DIGITS]
+    return version, _encode(facts | {"version": version})
+
+
 class Origin(NamedTuple):
     """Where a change comes from: the transaction's id and commit time (epoch ms), and the position in the log.
 
@@ -50,11 +62,17 @@ class Origin(NamedTuple):
 
 
 class Envelope:
-    """Makes the messages of one table with one key. connector: the kind of source, as Debezium names it."""
+    """Makes the messages of one table with one key and one set of columns.
 
-    def __init__(self, connector: str, app: str, database: str, schema: str, table: str, key: Sequence[str]) -> None:
+    connector: the kind of source, as Debezium names it. version: names the columns, see `describe`.
+    """
+
+    def __init__(
+        self, connector: str, app: str, database: str, schema: str, table: str, key: Sequence[str], version: str = ""
+    ) -> None:
         self.key_names = tuple(key)
         static = {"connector": connector, "name": app, "db": database, "schema": schema, "table": table}
+        static["schema_version"] = version
         source = _encode(static)[:-1]
         # before, after, commit ms, commit lsn, lsn, transaction, lsn, op, ms, transaction, commit lsn, its order, the table's
         self._changed = (

@@ -6,6 +6,7 @@ from millstream.settings.failpoints import reach
 
 PUBLISHED = "published"  # the publication is there, the slot is not
 SLOT_CREATED = "slot-created"  # the slot is there, the state does not know
+CHUNK_READ = "chunk-read"  # rows of the snapshot are held until the log has been read up to them
 CHUNK_SENT = "chunk-sent"  # rows of the snapshot are with the producer, perhaps in the log
 CHUNK_STORED = "chunk-stored"  # they are in the log, the state does not know
 CHUNK_RECORDED = "chunk-recorded"

@@ -19,6 +19,7 @@ from millstream.app.inputs import Table
 from millstream.capture import failpoints
 from millstream.capture.changes import Changes
 from millstream.capture.failpoints import reach
+from millstream.capture.lag import LagWatch
 from millstream.capture.sink import Sink
 from millstream.capture.snapshotter import Snapshotter
 from millstream.capture.source import Open, Source, TableProblem
@@ -30,7 +31,7 @@ FLUSH_S = 1.0  # how often the source is told what is stored, so the most that a
 ALIVE_S = (
     5.0  # how often the source hears of us during long work; its wal_sender_timeout is 30 s embedded, 60 s by default
 )
-CHECK_S = 5.0  # how often the tables' columns and the lag are looked at
+CHECK_S = 5.0  # how often the tables' columns are looked at
 BURST_S = 0.2  # how long the log is read before the next chunk of a copy
 IDLE_S = 0.25  # how long one wait for the log may take, so how late a stop is noticed
 
@@ -68,12 +69,14 @@ class Capture:
         self._file = StateFile(state, app, name)
         self._report = report
         self._stop = stop
-        self._until = 0  # a snapshot is complete when the log was read up to here
-        self._end = 0  # of the source's log
         self._confirmed_at = 0.0
         self._flushed_at = 0.0
         self._checked_at = 0.0
         self._source: Source | None = None
+        self._telling = threading.Lock()
+        self._facts: dict[str, object] = {"state": "snapshot"}
+        self._lag: dict[str, object] = {}
+        sink.attend(self.alive, self._stop_table)
 
     def run(self, ready: Callable[[dict[str, object]], None]) -> None:
         """Capture until `stop` is set; call `ready` when every table is copied and the log read up to there.
@@ -85,7 +88,8 @@ class Capture:
                 self._prepare(source)
                 if not self._stop.is_set():
                     self._source = source
-                    self._loop(source, ready)
+                    with LagWatch(source.watching, lambda: self._state.confirmed, self._tell_lag):
+                        self._loop(source, ready)
         except MillstreamError:
             if not self._stop.is_set():  # else what was under way was given up, and is repeated by the next run
                 raise
@@ -158,25 +162,21 @@ class Capture:
                 self._check(source)
             if self._tables.altered:
                 self._changed(source, self._tables.alter(source.received, self.alive))
-            if not told and self._complete(source):
+            if not told and self._tables.complete:
                 told = True
                 self._flush(source)
                 ready({"source": self._name, "lsn": source.received})
         self._flush(source)
 
-    def _complete(self, source: Source) -> bool:
-        return source.received >= self._until and self._tables.complete
-
     def _copy(self, source: Source, topic: str) -> None:
         try:
-            finished = self._snapshotter.copy_chunk(topic, self._tables.found[topic], self._state.tables[topic])
+            busy = self._snapshotter.step(topic, self._tables.found[topic], self._state.tables[topic])
         except TableProblem as problem:
             self._stop_table(topic, str(problem))
             return
-        if finished is not None:
-            self._until = max(self._until, finished)
         if self._snapshotter.stalled:
             self._checked_at = 0.0  # the table is another one now, or locked
+        if not busy:
             source.wait(IDLE_S)
 
     def _stop_table(self, topic: str, reason: str) -> None:
@@ -198,7 +198,7 @@ class Capture:
             reach(failpoints.RECORDED)
             self._confirm()
             reach(failpoints.CONFIRMED)
-        self._report_status(source)
+        self._report_status()
 
     def _record(self, position: int = 0) -> None:
         """Save the state, with the position to confirm and the ends of the topics. Everything sent must be stored."""
@@ -227,10 +227,9 @@ class Capture:
             self._confirmed_at = time.monotonic()
 
     def _check(self, source: Source) -> None:
-        """Look at what the log does not say: how far it goes, tables that broke or were mended, columns that changed rows."""
+        """Look at what the log does not say: tables that broke or were mended, columns that changed rows."""
         self._checked_at = time.monotonic()
         self._changed(source, self._tables.look(self.alive))
-        self._end = source.end()
         self.alive()
 
     def _changed(self, source: Source, topics: Sequence[str]) -> None:
@@ -247,14 +246,24 @@ class Capture:
             if (table := self._tables.found.get(topic)) is not None:
                 self._changes.announce(topic, table.columns, table.key)
 
-    def _report_status(self, source: Source) -> None:
-        self._report(
-            "capture",
-            self._name,
-            state="streaming" if self._complete(source) else "snapshot",
-            problem="; ".join(self._tables.stopped.values()),
-            tables=self._tables.status(),
-            lsn=self._state.confirmed,
-            lag_bytes=max(0, self._end - source.received),
-            changes=self._changes.count,
+    def _report_status(self) -> None:
+        self._tell(
+            {
+                "state": "streaming" if self._tables.complete else "snapshot",
+                "problem": "; ".join(self._tables.stopped.values()),
+                "tables": self._tables.status(),
+                "lsn": self._state.confirmed,
+                "changes": self._changes.count,
+            }
         )
+
+    def _tell_lag(self, facts: dict[str, object]) -> None:
+        """Called by another thread."""
+        with self._telling:
+            self._lag = facts
+            self._report("capture", self._name, **self._facts, **facts)
+
+    def _tell(self, facts: dict[str, object]) -> None:
+        with self._telling:
+            self._facts = facts
+            self._report("capture", self._name, **facts, **self._lag)

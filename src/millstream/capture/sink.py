@@ -33,11 +33,20 @@ _POLL_S = 0.05
 _TABLE_TOPIC = {"cleanup.policy": "compact", "max.message.bytes": str(MAX_MESSAGE)}
 _DURABILITY = "millstream.durability"  # a setting of the embedded log; Apache Kafka has none of that name
 
+# A whole batch is refused for its size, and one that is larger than the log's segments as well.
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+
 _log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
     """What a capture needs of a log."""
+
+    def attend(self, waiting: Callable[[], object], refused: Callable[[str, str], None]) -> None:
+        """Call `waiting` now and then while `send` waits for room, and `refused` with a topic that does not take a row, and why.
+
+        Such a row is missing in the topic. It is said while `send` or `flush` run, so before `flush` returns.
+        """
 
     def prepare(self, topics: Sequence[str]) -> dict[str, str]:
         """Make the compacted topics; return their identities ("" if unknown). One that is deleted and made again has another."""
@@ -66,6 +75,7 @@ class KafkaSink:
         self._scratch = scratch
         self._problem: KafkaError | None = None
         self._waiting: Callable[[], object] = lambda: None
+        self._refused: Callable[[str, str], None] = self._raise
         self._producer = producer(
             kafka,
             message_max_bytes=MAX_MESSAGE,
@@ -79,9 +89,9 @@ class KafkaSink:
         self._written: set[str] = set()
         self._asking = ThreadPoolExecutor(1, "millstream-ends")
 
-    def while_waiting(self, call: Callable[[], object]) -> None:
-        """Call `call` now and then while `send` waits for room."""
-        self._waiting = call
+    def attend(self, waiting: Callable[[], object], refused: Callable[[str, str], None]) -> None:
+        """See Sink."""
+        self._waiting, self._refused = waiting, refused
 
     def prepare(self, topics: Sequence[str]) -> dict[str, str]:
         """See Sink. What the source is told to forget must outlive a power cut, so the embedded log syncs these topics."""
@@ -119,7 +129,7 @@ class KafkaSink:
                 result(done, self._kafka, what)
 
     def send(self, topic: str, key: bytes, value: bytes | None) -> None:
-        """See Sink. Raises MillstreamError when a message was refused."""
+        """See Sink. Raises MillstreamError when a message was refused for another reason than its size."""
         while True:
             try:
                 self._produce(topic, value, key, -1, self._failed)
@@ -130,10 +140,16 @@ class KafkaSink:
                 self._check()
                 self._waiting()
             except KafkaException as error:
-                raise MillstreamError(
-                    f"topic {topic!r} did not take the row with key {key[:200].decode(errors='replace')} of"
-                    f" {len(value or b'')} bytes: {error.args[0].str()}. The limit is {MAX_MESSAGE} bytes a row."
-                ) from error
+                problem: KafkaError = error.args[0]
+                said = f"the topic {topic!r} does not take {_row(key, value)}: {problem.str()}"
+                if problem.code() not in _TOO_LARGE:
+                    raise MillstreamError(said) from error
+                self._refused(
+                    topic,
+                    f"{said}. A row may have {MAX_MESSAGE} bytes as a message: make it smaller (UPDATE) or delete it; the table"
+                    " is copied again by itself then",
+                )
+                return
 
     def flush(self, waiting: Callable[[], bool]) -> bool:
         """See Sink. Raises MillstreamError when a message was refused."""
@@ -228,9 +244,20 @@ class KafkaSink:
             consumer.close()
 
     def _failed(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self._problem is None:
+        topic = message.topic() or ""
+        if error is not None and error.code() in _TOO_LARGE and topic != SCHEMAS:
+            self._refused(
+                topic,
+                f"the log refuses {_row(message.key(), message.value())} for the topic {topic!r}, or one that was sent with it:"
+                f" {error.str()}. Set max.message.bytes={MAX_MESSAGE} for the topic; the table is copied again by itself then",
+            )
+        elif error is not None and self._problem is None:
             self._problem = error
             _log.error("topic %s refused a message: %s", message.topic(), error.str())
+
+    @staticmethod
+    def _raise(topic: str, reason: str) -> None:
+        raise MillstreamError(reason)
 
     def _check(self) -> None:
         if self._problem is not None:
@@ -238,3 +265,10 @@ class KafkaSink:
                 f"the log at {self._kafka.bootstrap} refused a change: {self._problem.str()}. Nothing is lost: the source's log"
                 " is read again from the last change that was stored."
             )
+
+
+def _row(key: object, value: object) -> str:
+    """Name a row in words."""
+    shown = key if isinstance(key, bytes) else b""
+    size = len(value) if isinstance(value, bytes) else 0
+    return f"the row with key {shown[:200].decode(errors='replace')} of {size} bytes"

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from millstream.app.inputs import Table
 from millstream.capture.envelope import Column
+from millstream.capture.lag import Look
 from millstream.settings import MillstreamError
 
 Row = dict[str, object]
@@ -77,11 +78,11 @@ class Receiver(Protocol):
 
 
 class Chunk(Protocol):
-    """Rows of a table as they are at one position, behind all that was received."""
+    """Rows of a table as they are at one moment, behind all that was received."""
 
     @property
     def position(self) -> int:
-        """Where the log stood."""
+        """Where the log stood, or a little later: every change that the rows show was committed before it."""
 
     @property
     def at_ms(self) -> int:
@@ -157,11 +158,17 @@ class Source(Protocol):
     def wait(self, seconds: float) -> None:
         """Wait until something may have arrived."""
 
+    def nudge(self) -> None:
+        """Have what is in the log by now reach us soon: a source may hold back what no commit waits for."""
+
     def confirm(self, position: int) -> None:
         """Let the source forget its log up to a position. Repeating it keeps the connection."""
 
-    def end(self, *, unflushed: bool = False) -> int:
-        """Return how far the log is; `unflushed`: with what may still be lost by a crash."""
+    def end(self) -> int:
+        """Return how far the log is, with what may still be lost by a crash."""
+
+    def watching(self) -> AbstractContextManager[Callable[[], Look]]:
+        """Connect for another thread, and give what looks at the log and its followers (see lag.py)."""
 
     def chunk(self, table: SourceTable, after: list[str] | None) -> AbstractContextManager[Chunk]:
         """Read rows behind a key. Raises TableProblem when they cannot be read."""

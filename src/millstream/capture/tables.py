@@ -16,6 +16,8 @@ from millstream.capture.source import Source, SourceTable, TableProblem
 from millstream.capture.state import State, TableState
 from millstream.settings import MillstreamError
 
+AGAIN = 10  # a copy that failed is begun again after so many times as long as it took, so that it costs a tenth at most
+AGAIN_S = 3600.0  # and after this long at most
 COUNTED = 1_000_000  # rows counted at most for a total that is only shown
 SPEAK_S = 10.0  # a wait for the source's transactions says so after this long
 
@@ -35,6 +37,8 @@ class Tables:
         self._first = not state.confirmed  # nothing was ever captured
         self._waited = 0.0
         self._watched_bad = False
+        self._copying = ("", 0.0)  # the table that is being copied, and since when
+        self._again: dict[str, float] = {}  # when a table whose copy failed is looked at again
         self._estimates: dict[str, int] = {}
         self.found: dict[str, SourceTable] = {}
         self.stopped: dict[str, str] = {}
@@ -142,7 +146,10 @@ class Tables:
             oldest = self._source.holding_up()
             _log.warning("waiting for transactions from before the tables were watched: %s", oldest)
         tables = self._state.tables
-        return next((t for t in self.found if not tables[t].copied and t not in self._waiting), None)
+        topic = next((t for t in self.found if not tables[t].copied and t not in self._waiting), None)
+        if topic != self._copying[0]:
+            self._copying = (topic or "", time.monotonic())
+        return topic
 
     def stop(self, topic: str, reason: str) -> None:
         """Have a table stand still: its changes are left out, so that all of it is to be copied when it is mended."""
@@ -152,6 +159,10 @@ class Tables:
         self._watched_bad |= self.found.pop(topic, None) is not None
         self.altered.pop(topic, None)
         self._waiting.pop(topic, None)
+        if topic == self._copying[0]:
+            now = time.monotonic()
+            self._again[topic] = now + min(AGAIN_S, AGAIN * (now - self._copying[1]))
+            self._copying = ("", 0.0)
         state = self._state.tables.setdefault(topic, TableState())
         state.restart(state.sweep, reason)
 
@@ -163,6 +174,8 @@ class Tables:
         changed = []
         for topic, table in self._wanted.items():
             before = self.found.get(topic)
+            if before is None and time.monotonic() < self._again.get(topic, 0.0):
+                continue
             try:
                 now = self._source.describe(table)
                 if before is None or before.id != now.id:
@@ -177,7 +190,7 @@ class Tables:
             state = self._state.tables[topic]
             if (dict(now.signature), list(now.key)) != (state.columns, state.key):
                 # Not yet: changes from before may still come, in their old form, and they must not be the last of their rows.
-                self.altered[topic] = (now, self._source.end(unflushed=True))
+                self.altered[topic] = (now, self._source.end())
             elif (now.signature, now.key) != (before.signature, before.key):
                 self.found[topic] = now
                 changed.append(topic)
@@ -216,7 +229,8 @@ class Tables:
             rekeyed, rewritten = list(table.key) != state.key, altered(state.columns, now, table.defaulted)
             if (rekeyed or rewritten) and not self._sink.flush(waiting):
                 break
-            del self.altered[topic]
+            if self.altered.pop(topic, None) is None:  # it stands still: the log did not take a row of it just now
+                continue
             if rekeyed:
                 state.restart(self._sink.ends(topic), "its key was changed")
             elif rewritten:

@@ -1,8 +1,8 @@
 """Status: what each running part says about itself, kept as the latest facts per part in the topic `_millstream.status`.
 
 A key is "<app>/<kind>/<name>", a value a JSON object {"app", "kind", "name", "at": epoch seconds, …facts}. Kinds: "query",
-"table" (a local copy), "capture", "replay", "deliver", "process". The topic is compacted and forgets after a day, so a part that
-runs on unchanged says so again every few hours.
+"table" (a local copy), "capture", "replay", "deliver", "process", "late" (the events that some query left out, each once). The
+topic is compacted and forgets after a day, so a part that runs on unchanged says so again every few hours.
 """
 
 from __future__ import annotations

@@ -101,6 +101,11 @@ class Console:
         """What the log said last of its topics."""
         return self._positions.reading
 
+    @property
+    def captures(self) -> list[PartState]:
+        """What the captures said last."""
+        return part_states(self._follower.latest, "capture")
+
     def state(self) -> State:
         """Return the state as it is known now."""
         state = assemble(
@@ -137,7 +142,7 @@ def assemble(
         at=at,
         kafka=kafka.connection,
         postgres=postgres.connection,
-        totals=totals(topics, groups, queries, dead),
+        totals=totals(topics, groups, dead, _whole(facts.get(("late", "rows"), {}).get("dropped"))),
         topics=topics,
         groups=groups,
         queries=queries,
@@ -249,9 +254,12 @@ def part_states(facts: Facts, kind: str) -> list[PartState]:
 
 
 def totals(
-    topics: Iterable[TopicState], groups: Iterable[GroupState], queries: Iterable[QueryState], dead: DeadLetters
+    topics: Iterable[TopicState], groups: Iterable[GroupState], dead: DeadLetters, dropped: int | None
 ) -> Totals:
-    """Return the headline: what came in by the application's topics, how far behind its queries are, what needs a look."""
+    """Return the headline: what came in by the application's topics, how far behind its queries are, what needs a look.
+
+    dropped: the events that some query left out as late, each once.
+    """
     topics, lags = list(topics), [g.lag for g in groups if g.query]
     return Totals(
         events=sum(t.end for t in topics if t.role in ("input", "table")),
@@ -259,7 +267,7 @@ def totals(
         lag=sum(lags) if lags else None,
         alerts=sum(t.end for t in topics if t.role == "alert"),
         dead=dead.distinct,
-        dropped=sum(q.dropped or 0 for q in queries),
+        dropped=dropped or 0,
     )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from millstream.monitor.watch import Snapshot
 from millstream.serve.positions import Reading
+from millstream.serve.state import PartState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOKEN = "metrics.token"
@@ -20,7 +21,7 @@ TOKEN = "metrics.token"
 Labels = Mapping[str, object]
 
 
-def metrics(groups: Snapshot, topics: Reading) -> str:
+def metrics(groups: Snapshot, topics: Reading, captures: Sequence[PartState] = ()) -> str:
     """Return the page. Groups are as the watcher saw them last, topics as the console did (at most 15 s ago)."""
     behind = [(_labels(f.behind.group, f.behind.topic, f.behind.partition), f) for f in groups.figures]
     lines = [
@@ -76,6 +77,13 @@ def metrics(groups: Snapshot, topics: Reading) -> str:
                 for p, start in facts.start.items()
             ),
         ),
+        *_captured("capture_lag_bytes", "Bytes of the source's log that are not stored yet.", captures, "lag_bytes"),
+        *_captured("capture_lag_seconds", "Age of the first of them.", captures, "lag_seconds"),
+        *_captured("capture_kept_bytes", "Bytes of its log that the source keeps for it.", captures, "kept_bytes"),
+        *_captured("capture_left_bytes", "Bytes until the source removes some of them.", captures, "left_bytes"),
+        *_captured(
+            "capture_follower_lag_bytes", "Lag of the source's other followers.", captures, "followers", others=True
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -93,6 +101,21 @@ def token(data: Path) -> str:
     with open(fd, "w", encoding="ascii") as file:
         file.write(made := secrets.token_urlsafe(32))
     return made
+
+
+def _captured(name: str, text: str, captures: Sequence[PartState], fact: str, *, others: bool = False) -> list[str]:
+    """A gauge of each capture, or of each follower that a capture names."""
+    found: list[tuple[Labels, float | None]] = []
+    for capture in captures:
+        if not others:
+            found.append(({"source": capture.name}, _number(capture.facts.get(fact))))
+        elif isinstance(behind := capture.facts.get(fact), Mapping):
+            found += [({"source": capture.name, "follower": k}, _number(v)) for k, v in behind.items()]
+    return _family(name, "gauge", text, found)
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) else None
 
 
 def _family(name: str, kind: str, text: str, samples: Iterable[tuple[Labels, float | None]]) -> list[str]:

@@ -203,7 +203,9 @@ class Service:
 
     async def _metrics(self, _: Request) -> Response:
         # Not read again: a program that scrapes every few seconds would keep the readers as busy as an open page does.
-        return Response(metrics(self.watcher.snapshot, self.console.reading), media_type=CONTENT_TYPE)
+        return Response(
+            metrics(self.watcher.snapshot, self.console.reading, self.console.captures), media_type=CONTENT_TYPE
+        )
 
     async def _link(self, request: Request) -> Response:
         """Give a signed-in browser another one-time link, for another browser."""

@@ -19,7 +19,9 @@ from millstream.spark.errors import NOT_REALTIME, first_line, raised, realtime_r
 from millstream.spark.pickling import not_picklable
 
 INPUT = "_millstream_input"  # the alias that ends the plan of an input
-_WATERMARK = "spark.watermarkDelayMs"  # Spark's metadata of a column whose old values no longer come
+WATERMARK = "spark.watermarkDelayMs"  # Spark's metadata of a column whose old values no longer come
+
+_SOME = 2**40  # any watermark, for asking whether there would be one; so large that it reaches Java as a long
 
 # Operators whose answer depends on more than the row at hand.
 _STATEFUL = {
@@ -94,7 +96,11 @@ def operators(frame: DataFrame) -> list[str]:
 
 def stateful(frame: DataFrame) -> list[str]:
     """Return in users' words which operators need more than one row at a time; empty for a function that maps and filters."""
-    return [_STATEFUL[name] for name in dict.fromkeys(operators(frame)) if name in _STATEFUL]
+    found = [_STATEFUL[name] for name in dict.fromkeys(operators(frame)) if name in _STATEFUL]
+    joins = [node for node in _added(_plan(frame)) if node.nodeName() == "Join"]
+    if any(join.left().isStreaming() and join.right().isStreaming() for join in joins):
+        found.append("a join of two streams")
+    return found
 
 
 def aggregates(frame: DataFrame) -> bool:
@@ -207,12 +213,60 @@ def check_bounded(where: str, frame: DataFrame) -> None:
                         " to the columns."
                     )
             case "Join":
-                if node.left().isStreaming() and node.right().isStreaming() and not _is_bounded(node):
-                    raise MillstreamError(
-                        f"{where}: the join of two streams has no bound in time, so both are kept for ever. Bound the event"
-                        ' times of both, for example F.expr("b_at BETWEEN a_at AND a_at + INTERVAL 1 HOUR"), and declare'
-                        " event_time=… and lateness=… of both topics."
-                    )
+                if node.left().isStreaming() and node.right().isStreaming():
+                    _check_join(where, node, frame.sparkSession._jvm)
+
+
+def drops_late(frame: DataFrame) -> bool:
+    """Tell whether the function has an operator that leaves late rows out: one that keeps state for a time."""
+    return any(_goes_by_time(node) for node in _added(_plan(frame)))
+
+
+def _goes_by_time(node: Any) -> bool:
+    name = str(node.nodeName())
+    if name == "Aggregate":
+        return any(_has_watermark(g) for g in _items(node.groupingExpressions()))
+    if name == "Deduplicate":
+        return any(_has_watermark(key) for key in _items(node.keys()))
+    if name == "Join":
+        return _is_bounded(node)
+    return name == "DeduplicateWithinWatermark" or name.startswith(("FlatMapGroups", "TransformWithState"))
+
+
+def _check_join(where: str, join: Any, jvm: Any) -> None:
+    """Ask Spark of each side's rows up to when it keeps them: an end of the other side's time in terms of theirs says that."""
+    if not _is_bounded(join):
+        raise MillstreamError(
+            f"{where}: the join of two streams has no bound in time, so both are kept for ever. Bound the event"
+            ' times of both, for example F.expr("b_at BETWEEN a_at AND a_at + INTERVAL 1 HOUR"), and declare'
+            " event_time=… and lateness=… of both topics."
+        )
+    parts = list(_conjuncts(join.condition().get(), jvm))
+    if any(_has_watermark(a) for equal in _equalities(join.condition().get()) for a in _items(equal.children())):
+        return
+    helper, some = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper, jvm.scala.Option.apply
+    sides = {"left": (join.left(), join.right()), "right": (join.right(), join.left())}
+    for side, (own, other) in sides.items():
+        found = (helper.getStateValueWatermark(own.outputSet(), other.outputSet(), some(p), some(_SOME)) for p in parts)
+        if not any(watermark.isDefined() for watermark in found):
+            raise MillstreamError(
+                f"{where}: the join of two streams bounds the times on one end only, so its {side} side is kept for ever:"
+                " nothing says how long a partner of such a row may take to come. Bound both ends, for example with"
+                ' ms.join_within(a, b, "user", times=("a_at", "b_at"), after="1 hour").'
+            )
+
+
+def _conjuncts(condition: Any, jvm: Any) -> Iterator[Any]:
+    match condition.getClass().getSimpleName():
+        case "Between":  # one expression until it is run
+            expressions = jvm.org.apache.spark.sql.catalyst.expressions
+            yield expressions.GreaterThanOrEqual(condition.input(), condition.lower())
+            yield expressions.LessThanOrEqual(condition.input(), condition.upper())
+        case "And":
+            for child in _items(condition.children()):
+                yield from _conjuncts(child, jvm)
+        case _:
+            yield condition
 
 
 def _is_window(expression: Any) -> bool:
@@ -222,7 +276,7 @@ def _is_window(expression: Any) -> bool:
 
 def _has_watermark(expression: Any) -> bool:
     try:
-        return bool(expression.metadata().contains(_WATERMARK))
+        return bool(expression.metadata().contains(WATERMARK))
     except Py4JError:  # an expression without a name has none
         return False
 

@@ -17,6 +17,7 @@ from millstream.settings import Kafka, MillstreamError, Settings
 from millstream.spark.analysis import stateful
 from millstream.spark.session import Writer, is_local
 from millstream.spark.tables import TableCopies
+from millstream.spark.watermark import Watermark
 from millstream.stores import folder
 from millstream.stores.store import Kept
 from millstream.stores.topics import Topics
@@ -33,6 +34,7 @@ class Context:
     wrote: Callable[[str, int], None] = lambda query, rows: None  # told by a query that writes its rows itself
     # What writes topics exactly once, by query; it commits the query's position itself, with the rows.
     topics: dict[str, Topics] = field(default_factory=dict)
+    watermarks: dict[str, Watermark] = field(default_factory=dict)  # of the queries that keep state, by query
     views: dict[str, Kept] = field(default_factory=dict)  # the tables that queries keep, by query
     raised: dict[str, BaseException] = field(default_factory=dict)  # what a query's batch function raised last
 
@@ -91,8 +93,7 @@ class Context:
         interval = f"{max(1, every // timedelta(milliseconds=1))} milliseconds"
         trigger = {"realTime": interval} if realtime else {"processingTime": interval}
         return (
-            Writer(frame, realtime=realtime)
-            .queryName(name)
+            Writer(frame, name, realtime=realtime)
             .outputMode(mode)
             .option("checkpointLocation", self.checkpoint(name).as_uri())
             .trigger(**trigger)  # type: ignore[call-overload]

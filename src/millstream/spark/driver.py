@@ -34,12 +34,14 @@ from millstream.spark.errors import Blame, Failure, failure, java_causes, judge
 from millstream.spark.listener import Listener
 from millstream.spark.outputs import dead_letters
 from millstream.spark.progress import Facts, maybe_late, next_offsets
+from millstream.spark.watermark import Watermark, advance
 from millstream.stores.topics import Fenced
 
 FAILURES = 5  # in a row, without a batch between them; then a query counts as failed, and is tried only now and then
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 60.0)  # before the second, third, … attempt
 FINISH_S = 3.0  # how long a stop waits for batches that are under way
 STOP_S = 8.0  # after which a stop does not wait for Spark any longer
+ADVANCES = 20  # attempts to tell Spark a watermark while it plans a batch; then with the next report
 ALIVE_S = 5.0  # how often, when nothing else happens, the thread looks whether Spark's process is there
 
 _log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class _Job:
     start: Callable[[], StreamingQuery]
     record: late.Record | None = None
     query: Query | None = None
+    noted: float = 0.0  # when the record last said up to where everything is known (monotonic seconds)
     running: StreamingQuery | None = None
     due: float | None = 0.0
     starting: bool = False
@@ -167,6 +170,9 @@ class Driver:
         if job.query is not None:
             job.record = late.Record(self._dropped / name / query)
             job.facts.dropped = job.record.total
+            if job.name in self._context.watermarks:
+                self._side.submit(self._look_again, job)
+            self._report_late()
 
     def _started(self, job: _Job, running: StreamingQuery) -> None:
         job.starting, job.running = False, running
@@ -190,9 +196,12 @@ class Driver:
             self._side.submit(self._find_event, job, failure.text)
         self._report(job)
 
-    def began(self, run: str) -> None:
-        """A query has planned its first batch, or found nothing to do."""
+    def began(self, run: str, at: str) -> None:
+        """A query found nothing to do when it looked, at a time in ISO 8601."""
         if job := self._by_run.get(run):
+            if watermark := self._context.watermarks.get(job.name):
+                watermark.quiet(at)
+                self._advance(job, watermark)
             self._began.add(job.name)
             if job.facts.state != "running":
                 job.facts.state, job.facts.error = "running", None
@@ -206,11 +215,31 @@ class Driver:
         self._began.add(job.name)
         job.failures = 0
         job.facts.take(progress)
+        watermark = self._context.watermarks.get(job.name)
+        if watermark is not None:
+            watermark.take(progress)
+            self._advance(job, watermark)
         if job.query and maybe_late(progress):
             self._side.submit(self._count_late, job, progress)
+        elif watermark and time.monotonic() - job.noted > late.JUDGED_S:
+            job.noted = time.monotonic()
+            self._side.submit(self._judge, job, late.Batch(progress["batchId"], {}, 0), certain=True)
         if job.name not in self._context.topics:
             self._commits.put(job.name, job.facts.offsets)
         self._report(job)
+
+    def _advance(self, job: _Job, watermark: Watermark) -> None:
+        time_ms = watermark.time()
+        if job.running is None or time_ms is None or time_ms == watermark.told:
+            return
+        try:
+            for _ in range(ADVANCES):
+                if advance(job.running, time_ms):
+                    watermark.told = time_ms
+                    return
+                time.sleep(0.005)
+        except Py4JError as error:  # it has ended, which is news by itself
+            _log.debug("query %s: its watermark was not moved: %s", job.name, error)
 
     def terminated(self, run: str) -> None:
         """A query has ended, of itself or because it was told to."""
@@ -238,26 +267,49 @@ class Driver:
         """In a thread of its own: re-read the batch and count what it dropped."""
         number = progress["batchId"]
         watermark = late.watermark_of(self._context.checkpoint(job.name), number)
-        if watermark is None or job.query is None or job.record is None:
+        if watermark is None:
             _log.warning("query %s: batch %d dropped late events that can no longer be counted", job.name, number)
             return
-        begin, end = next_offsets(progress, "startOffset"), next_offsets(progress)
-        ranges = {t: {int(p): (begin.get(t, {}).get(p, 0), to) for p, to in parts.items()} for t, parts in end.items()}
+        ranges = late.between(next_offsets(progress, "startOffset"), next_offsets(progress))
+        self._judge(job, late.Batch(number, ranges, watermark), certain=True)
+
+    def _look_again(self, job: _Job) -> None:
+        """In a thread of its own: count what batches dropped that ended when this process's predecessor was killed."""
+        if job.record is None:
+            return
+        for batch in late.since(self._context.checkpoint(job.name), job.record.judged):
+            self._judge(job, batch, certain=False)
+
+    def _judge(self, job: _Job, batch: late.Batch, *, certain: bool) -> None:
+        """In a thread of its own: count what a batch dropped. Without ranges it is known to have dropped nothing."""
+        if job.record is None or job.query is None:
+            return
         try:
-            batch = late.Batch(number, ranges, watermark)
-            rows = late.find(self._context, job.query, batch).collect()
+            rows = late.find(self._context, job.query, batch, certain=certain).collect() if batch.ranges else []
             job.record.add(batch, [(r.topic, r.partition, r.offset) for r in rows])
         except Exception as error:
+            job.record.missed = True
             if not self._stop.is_set():
                 text = failure(error).text
-                _log.warning("query %s: late events of batch %d are not counted: %s", job.name, number, text)
+                _log.warning(
+                    "query %s: late events of batch %d are not counted before its next start: %s",
+                    job.name,
+                    batch.number,
+                    text,
+                )
             return
-        total = job.record.total
-        self._events.put(partial(self._counted, job, total))
+        self._events.put(partial(self._counted, job, job.record.total))
 
     def _counted(self, job: _Job, total: int) -> None:
-        job.facts.dropped = total
-        self._report(job)
+        if job.facts.dropped != total:
+            job.facts.dropped = total
+            self._report(job)
+            self._report_late()
+
+    def _report_late(self) -> None:
+        """Say how many input rows any query dropped, each once."""
+        records = [job.record for job in self._jobs.values() if job.record is not None]
+        self._reporter.report("late", "rows", dropped=late.distinct(records))
 
     def _find_event(self, job: _Job, text: str) -> None:
         """In a thread of its own: find the event on which the query's function fails."""

@@ -22,8 +22,8 @@ class Listening(Protocol):
     def registered(self, name: str, query: str, run: str) -> None:
         """A query of a name is about to run; `query` is its id, which its checkpoint keeps."""
 
-    def began(self, run: str) -> None:
-        """A query has planned its first batch, or found nothing to do."""
+    def began(self, run: str, at: str) -> None:
+        """A query found nothing to do when it looked, at a time in ISO 8601."""
 
     def progressed(self, run: str, progress: Mapping[str, Any]) -> None:
         """A batch has ended."""
@@ -50,7 +50,7 @@ class Listener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """A trigger found nothing to do."""
-        self._put(partial(self._listening.began, str(event.runId)))
+        self._put(partial(self._listening.began, str(event.runId), event.timestamp))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """A query has ended."""

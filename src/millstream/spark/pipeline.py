@@ -15,6 +15,7 @@ from millstream.spark.analysis import called, check_bounded, stateful
 from millstream.spark.context import Context
 from millstream.spark.inputs.topic import events
 from millstream.spark.kafka import Ranges, read_range
+from millstream.spark.watermark import Watermark
 
 
 def result(context: Context, query: Query) -> DataFrame:
@@ -36,8 +37,14 @@ def plain_inputs(context: Context, query: Query, ranges: Ranges) -> list[DataFra
 def start(context: Context, query: Query) -> StreamingQuery:
     """Start a query. Raises MillstreamError, with what to do instead, when Spark cannot run it."""
     where = str(query)
+    context.watermarks.pop(query.name, None)
     made = result(context, query)
     check_bounded(where, made)
+    if (
+        query.streams and not query.realtime and stateful(made)
+    ):  # only such a query pays for the times of its partitions
+        context.watermarks[query.name] = Watermark()
+        made = result(context, query)
     kept = bool(query.streams) and (bool(stateful(made)) or bool(query.output.tables(context.app, query)))
     positions.keep(
         context.kafka,

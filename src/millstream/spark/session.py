@@ -40,6 +40,7 @@ _JVM = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m -Xss512k -XX:-UsePerfDat
 _ADDED = {"spark.driver.extraJavaOptions": " ", "spark.jars": ","}
 _STREAMLINE = "spark.sql.streaming.useStreamlineAggregator"
 _SHUFFLE = "spark.sql.shuffle.partitions"
+_POOL = "spark.scheduler.pool"
 _LOCAL = re.compile(r"local(?:\[(?P<threads>\d+|\*)(?P<failures>,\d+)?\])?")
 _starting = threading.Lock()
 EXECUTORS_S = 20.0  # how long a start waits for a cluster's executors, whose cores say how many partitions state has
@@ -104,10 +105,14 @@ class Writer(DataStreamWriter):
 
     A real-time aggregate answers each row at once, for which Spark has an operator that emits one row per input row. In a
     micro-batch that would write every intermediate result: there each group comes once.
+
+    Each query has a scheduler pool of its own, so that the many tasks of one do not hold up the few of another.
     """
 
-    def __init__(self, frame: DataFrame, *, realtime: bool) -> None:
+    def __init__(self, frame: DataFrame, name: str, *, realtime: bool) -> None:
         super().__init__(frame)
+        self.queryName(name)
+        self._name = name
         self._session = frame.sparkSession
         self._realtime = realtime
 
@@ -115,6 +120,7 @@ class Writer(DataStreamWriter):
         """Start the query."""
         with _starting:  # the settings are the session's: one query starts at a time
             self._session.conf.set(_STREAMLINE, str(self._realtime).lower())
+            self._session.sparkContext.setLocalProperty(_POOL, self._name)
             return super().start(*arguments, **options)
 
 
@@ -131,6 +137,7 @@ def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[st
     log = Path(__file__).with_name("log4j2.properties")
     options = {
         "spark.master": _local_master(settings.spark, slots) if local else settings.spark,
+        "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": DRIVER_MEMORY,
@@ -150,6 +157,7 @@ def _options(work: Path, settings: Settings, slots: int, local: bool) -> dict[st
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # real-time mode refuses the first format
         _STREAMLINE: "false",  # see `Writer`
         "spark.sql.streaming.stopTimeout": "8s",
+        "spark.sql.streaming.noDataProgressEventInterval": "5000",  # ms: how exactly a quiet partition's time is known
         **_REMEMBERED,
     }
     if local:

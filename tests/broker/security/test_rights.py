@@ -11,6 +11,7 @@ from millstream.protocol.messages import (
     add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
+    alter_share_group_offsets,
     alter_user_scram_credentials,
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -20,12 +21,14 @@ from millstream.protocol.messages import (
     delete_acls,
     delete_groups,
     delete_records,
+    delete_share_group_offsets,
     delete_topics,
     describe_acls,
     describe_client_quotas,
     describe_configs,
     describe_groups,
     describe_producers,
+    describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
     end_txn,
@@ -43,6 +46,10 @@ from millstream.protocol.messages import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    share_acknowledge,
+    share_fetch,
+    share_group_describe,
+    share_group_heartbeat,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -77,9 +84,9 @@ def guarded(tmp_path_factory):
     settings = (STANDARD, "super.users=User:root;User:boss", "sasl.enabled.mechanisms=PLAIN")
     process = Process(tmp_path_factory.mktemp("guarded") / "data", *settings)
     process.address = "SASL_PLAINTEXT://127.0.0.1:0"
-    process.environment = {name.upper(): name for name in ("root", "alice", "mallory")}
+    process.environment = {name.upper(): name for name in ("root", "alice", "carol", "mallory")}
     process.more = [
-        f"--add-scram=SCRAM-SHA-256=[name={n},password=env:{n.upper()}]" for n in ("root", "alice", "mallory")
+        f"--add-scram=SCRAM-SHA-256=[name={n},password=env:{n.upper()}]" for n in ("root", "alice", "carol", "mallory")
     ]
     with process, login(process.address, "root") as root:
         made = root.ask(create_topics.CreateTopicsRequest([create_topics.CreatableTopic("t", 1, 1)], 5000), 7)
@@ -225,6 +232,21 @@ def requests(topic_id):
         lambda r: r.groups[0].error_code,
         G,
     )
+    m["share heartbeat"] = share_group_heartbeat.ShareGroupHeartbeatRequest("g", "m", 0), 1, lambda r: r.error_code, G
+    m["share group"] = (
+        share_group_describe.ShareGroupDescribeRequest(["g"]), 1, lambda r: r.groups[0].error_code, G,
+    )  # fmt: skip
+    m["share fetch"] = share_fetch.ShareFetchRequest("g", "m", 0), 2, lambda r: r.error_code, G
+    m["share acknowledge"] = share_acknowledge.ShareAcknowledgeRequest("g", "m", 1), 2, lambda r: r.error_code, G
+    m["share offsets"] = (
+        describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
+            [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup("g", None)]
+        ), 1, lambda r: r.groups[0].error_code, G,
+    )  # fmt: skip
+    request = alter_share_group_offsets.AlterShareGroupOffsetsRequest("g")
+    m["alter share offsets"] = request, 0, lambda r: r.error_code, G
+    request = delete_share_group_offsets.DeleteShareGroupOffsetsRequest("g")
+    m["delete share offsets"] = request, 0, lambda r: r.error_code, G
     asked = [describe_topic_partitions.TopicRequest("t")]
     m["partitions"] = (
         describe_topic_partitions.DescribeTopicPartitionsRequest(asked),
@@ -300,6 +322,35 @@ def test_rights_open_what_they_name_and_nothing_else(guarded):
         grant(root, (2, "*", 3, "User:alice", "*", 2, 2))  # deny everything
         assert alice.ask(request, 12).responses[0].partitions[0].error_code == T
         assert alice.ask(metadata.MetadataRequest(None), 12).topics == []
+
+
+def test_a_share_of_a_topic_needs_the_topic(guarded):
+    with login(guarded.address, "root") as root, login(guarded.address, "carol") as carol:
+        made = root.ask(create_topics.CreateTopicsRequest([create_topics.CreatableTopic("work", 1, 1)], 5000), 7)
+        work = made.topics[0].topic_id
+        grant(root, (3, "share", 3, "User:carol", "*", 3, 3), (2, "work", 3, "User:carol", "*", 8, 3))
+        beat = share_group_heartbeat.ShareGroupHeartbeatRequest("share", "m", 0, None, ["work"])
+        assert carol.ask(beat, 1).error_code == 0
+        request = share_fetch.ShareFetchRequest("share", "m", 0, max_bytes=1000, max_records=10)
+        request.topics = [share_fetch.FetchTopic(work, [share_fetch.FetchPartition(0)])]
+        assert carol.ask(request, 2).responses[0].partitions[0].error_code == T
+        acks = [share_acknowledge.AcknowledgePartition(0, [share_acknowledge.AcknowledgementBatch(0, 0, [1])])]
+        said = share_acknowledge.ShareAcknowledgeRequest("share", "m", 1)
+        said.topics = [share_acknowledge.AcknowledgeTopic(work, acks)]
+        assert carol.ask(said, 2).responses[0].partitions[0].error_code == T
+        grant(root, (2, "work", 3, "User:carol", "*", 3, 3))
+        request.share_session_epoch = 2
+        assert carol.ask(request, 2).error_code == 0
+        alter = alter_share_group_offsets.AlterShareGroupOffsetsRequest(
+            "share",
+            [
+                alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(
+                    "no", [alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(0, 0)]
+                )
+            ],
+        )
+        assert carol.ask(share_group_heartbeat.ShareGroupHeartbeatRequest("share", "m", -1), 1).error_code == 0
+        assert carol.ask(alter, 0).responses[0].partitions[0].error_code == T
 
 
 def test_access_survives_a_restart(guarded):

@@ -112,5 +112,12 @@ _SERVED = [
     Served(69),  # ConsumerGroupDescribe
     Served(74),  # ListConfigResources
     Served(75),  # DescribeTopicPartitions
+    Served(76),  # ShareGroupHeartbeat
+    Served(77),  # ShareGroupDescribe
+    Served(78),  # ShareFetch
+    Served(79),  # ShareAcknowledge
+    Served(90),  # DescribeShareGroupOffsets
+    Served(91),  # AlterShareGroupOffsets
+    Served(92),  # DeleteShareGroupOffsets
 ]
 APIS = {served.key: served for served in _SERVED}

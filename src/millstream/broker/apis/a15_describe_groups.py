@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.network.connection import Connection
     from millstream.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+    from millstream.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 
 NOT_ASKED = -0x80000000
 
@@ -44,7 +45,9 @@ def handle(
 
 
 def group_operations(
-    connection: Connection, group_id: str, request: DescribeGroupsRequest | ConsumerGroupDescribeRequest
+    connection: Connection,
+    group_id: str,
+    request: DescribeGroupsRequest | ConsumerGroupDescribeRequest | ShareGroupDescribeRequest,
 ) -> int:
     """What the client may do with a group, if it asked."""
     return connection.operations(Resource.GROUP, group_id) if request.include_authorized_operations else NOT_ASKED

@@ -130,12 +130,16 @@ def _of_broker(broker: Broker, name: str) -> list[DescribeConfigsSynonym]:
 
 
 def _group_setting(broker: Broker, group_id: str, name: str, synonyms: bool) -> DescribeConfigsResourceResult:
-    others = _of_broker(broker, GROUP_SETTINGS[name].synonym)
+    known = GROUP_SETTINGS[name]
+    if known.own is not None:
+        others = [DescribeConfigsSynonym(name, known.own.default, DEFAULT_CONFIG)]
+    else:
+        others = _of_broker(broker, known.synonym)
     if (given := broker.dynamic.groups.get(group_id, {}).get(name)) is not None:
         others.insert(0, DescribeConfigsSynonym(name, given, GROUP_CONFIG))
-    value = str(broker.dynamic.of_group(group_id, name))
+    value = broker.dynamic.text_of_group(group_id, name)
     return DescribeConfigsResourceResult(
-        name, value, False, others[0].source, False, others if synonyms else [], TYPES["int"], None
+        name, value, False, others[0].source, False, others if synonyms else [], TYPES[known.kind], None
     )
 
 

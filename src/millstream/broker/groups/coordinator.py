@@ -18,6 +18,9 @@ from millstream.broker.groups.consumer import ConsumerGroup
 from millstream.broker.groups.consumer_groups import ConsumerGroups
 from millstream.broker.groups.directory import Directory
 from millstream.broker.groups.group import Group
+from millstream.broker.groups.share_groups import ShareGroups
+from millstream.broker.share.coordinator import SharePartitions
+from millstream.broker.share.store import States
 from millstream.protocol import errors
 
 _log = logging.getLogger(__name__)
@@ -34,7 +37,10 @@ class GroupCoordinator:
         self.directory = Directory(core)
         self.classic = ClassicGroups(core, self.directory)
         self.consumer = ConsumerGroups(core, self.directory, self.classic)
-        self.directory.kinds.update(classic=self.classic, consumer=self.consumer)
+        self.share_states = States(core)
+        self.share_partitions = SharePartitions(core, self.directory, self.share_states)
+        self.share = ShareGroups(core, self.directory, self.share_partitions)
+        self.directory.kinds.update(classic=self.classic, consumer=self.consumer, share=self.share)
         self.commits = Commits(core, self.directory, self.classic)
         self._cleanup: asyncio.TimerHandle | None = None
 
@@ -50,6 +56,7 @@ class GroupCoordinator:
             elif (kind := kinds.get(record.type)) is not None:
                 kind.read(record, now - max(0, wall - record.at) / 1000)
         self.commits.loaded()
+        self.share.loaded()
         for group in self.directory.groups.values():
             group.restored(now)
             self.directory.schedule(group.id)
@@ -60,6 +67,8 @@ class GroupCoordinator:
     def close(self) -> None:
         """End the timers."""
         self.directory.close()
+        self.share_partitions.end()
+        self.share_states.close()
         if self._cleanup is not None:
             self._cleanup.cancel()
 

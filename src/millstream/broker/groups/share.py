@@ -71,6 +71,7 @@ class ShareGroup:
         self.members: dict[str, ShareMember] = {}
         self.since = 0.0  # when it became empty; after a restart the caller says so
         self.changes = Changes()
+        self.initialized: dict[bytes, set[int]] = {}  # topic id -> partitions whose states have been begun
         self.stored_hash = 0  # of the topics that the stored epoch is for; only for restored
         self.session_seconds = session_seconds
         self.max_size = max_size
@@ -137,7 +138,8 @@ class ShareGroup:
         """Whether it has no members."""
         return not self.members
 
-    unused = empty
+    # Its partitions' states stay until it is deleted: it does not expire (ShareGroup.shouldExpire).
+    unused = False
 
     @property
     def emptied(self) -> float | None:

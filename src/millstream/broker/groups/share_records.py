@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from millstream.broker.groups.share import ShareGroup, ShareMember
 from millstream.broker.internal_topics import Replayed, Write
 from millstream.protocol.messages.share_group_records import (
@@ -11,22 +13,26 @@ from millstream.protocol.messages.share_group_records import (
     ShareGroupMemberMetadataValue,
     ShareGroupMetadataKey,
     ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
     ShareGroupTargetAssignmentMemberKey,
     ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
     TopicPartition,
     TopicPartitions,
+    TopicPartitionsInfo,
 )
 
-MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT = (
+MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT, STARTED = (
     ShareGroupMemberMetadataKey.API_KEY,
     ShareGroupMetadataKey.API_KEY,
     ShareGroupTargetAssignmentMetadataKey.API_KEY,
     ShareGroupTargetAssignmentMemberKey.API_KEY,
     ShareGroupCurrentMemberAssignmentKey.API_KEY,
+    ShareGroupStatePartitionMetadataKey.API_KEY,
 )
-TYPES = frozenset({MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT})
+TYPES = frozenset({MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT, STARTED})
 
 
 def writes(group: ShareGroup) -> list[Write]:
@@ -54,9 +60,28 @@ def writes(group: ShareGroup) -> list[Write]:
     return out
 
 
+def started(group: ShareGroup, name: Callable[[bytes], str | None]) -> Write:
+    """Which partitions' states have been begun; `name` is of a topic's id, None if it is gone."""
+    topics = [
+        TopicPartitionsInfo(topic_id, known, sorted(partitions))
+        for topic_id, partitions in group.initialized.items()
+        if (known := name(topic_id)) is not None
+    ]
+    return ShareGroupStatePartitionMetadataKey(group.id), ShareGroupStatePartitionMetadataValue([], topics, []), 0
+
+
+def group_of(record: Replayed) -> str:
+    """The group that a record is of: the first field of every key."""
+    return ShareGroupMetadataKey.decode_from(record.key, 0)[0].group_id
+
+
 def removal(group: ShareGroup) -> list[Write]:
     """The (empty) group is gone."""
-    return [(ShareGroupTargetAssignmentMetadataKey(group.id), None, 0), (ShareGroupMetadataKey(group.id), None, 0)]
+    return [
+        (ShareGroupStatePartitionMetadataKey(group.id), None, 0),
+        (ShareGroupTargetAssignmentMetadataKey(group.id), None, 0),
+        (ShareGroupMetadataKey(group.id), None, 0),
+    ]
 
 
 def read(record: Replayed, group: ShareGroup) -> None:
@@ -65,6 +90,11 @@ def read(record: Replayed, group: ShareGroup) -> None:
         assert record.value is not None
         value = ShareGroupMetadataValue.decode(record.value, record.version)
         group.epoch, group.stored_hash = value.epoch, value.metadata_hash
+    elif record.type == STARTED:
+        topics = []
+        if record.value is not None:
+            topics = ShareGroupStatePartitionMetadataValue.decode(record.value, record.version).initialized_topics
+        group.initialized = {topic.topic_id: set(topic.partitions) for topic in topics}
     elif record.type == TARGET_EPOCH:
         if record.value is not None:
             epoch = ShareGroupTargetAssignmentMetadataValue.decode(record.value, record.version)

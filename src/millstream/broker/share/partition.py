@@ -27,7 +27,7 @@ from millstream.protocol import errors
 class Limits(NamedTuple):
     """Settings of the group, as they are now."""
 
-    deliveries: int = 5  # group.share.delivery.deliveries.limit: after so many a record is archived
+    deliveries: int = 5  # group.share.delivery.count.limit: after so many a record is archived
     in_flight: int = 2000  # group.share.partition.max.record.locks: offsets between start and end
     lock_seconds: float = 30.0  # group.share.record.lock.duration.ms
 
@@ -136,18 +136,27 @@ class SharePartition:
         *,
         mode: Mode = Mode.BATCH_OPTIMIZED,
         batch_size: int = 0x7FFFFFFF,
+        skipped: Sequence[tuple[int, int]] = (),
     ) -> Change:
         """A member has fetched record batches (first and last offsets, in order) and wants at most so many of their records.
 
         What it gets comes back as pieces of the same delivery count, of about `batch_size` records when batches are whole.
+        `skipped` are offsets between or behind the batches that hold nothing to deliver: they are archived on the way.
         """
         runs, end = self.runs, self.end
         gap: list[Run] = []
         pieces: list[Run] = []
         left = most
-        for first, last in batches:
+        for first, last, records in sorted([*((*b, True) for b in batches), *((*s, False) for s in skipped)]):
             if left <= 0:
                 break
+            if not records:
+                there = within(runs, max(first, self.start), min(last, end - 1)) if runs else ()
+                gap += [run._replace(state=State.ARCHIVED) for run in there if run.state is State.AVAILABLE]
+                if last >= end:
+                    gap.append(Run(end, last, State.ARCHIVED))
+                    end = last + 1
+                continue
             for run in within(runs, max(first, self.start), min(last, end - 1)) if runs else ():
                 if run.state is State.AVAILABLE and (left > 0 or mode is Mode.BATCH_OPTIMIZED):
                     piece = run if mode is Mode.BATCH_OPTIMIZED else run.part(run.first, run.first + left - 1)
@@ -167,7 +176,7 @@ class SharePartition:
             pieces.append(piece)
             left -= piece.size
             end = piece.last + 1
-        if not pieces:
+        if not pieces and not gap:
             return Change(self.runs, self.start, self.end)
         taken = [
             piece._replace(
@@ -188,8 +197,11 @@ class SharePartition:
         for each in acknowledgements:
             _check(each, before)
             before = each.last
+        for each in acknowledgements:
             if each.last < self.start:
                 continue
+            if not self.runs:
+                raise Refused(errors.INVALID_RECORD_STATE, "Batch record not found: nothing is in flight.")
             if each.last >= self.end:
                 raise Refused(
                     errors.INVALID_REQUEST, "Batch record not found: the last offset is past acquired records."

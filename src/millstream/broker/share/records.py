@@ -99,7 +99,9 @@ def removal(where: Where) -> Write:
     return ShareSnapshotKey(*where), None, 0
 
 
-def next_write(where: Where, stored: Stored, update: Update, now: int) -> tuple[Write, Stored]:
+def next_write(
+    where: Where, stored: Stored, update: Update, now: int, per_snapshot: int = UPDATES_PER_SNAPSHOT
+) -> tuple[Write, Stored]:
     """The record for an update, and what is stored once it is written."""
     after = Stored(
         stored.start,
@@ -111,21 +113,21 @@ def next_write(where: Where, stored: Stored, update: Update, now: int) -> tuple[
         stored.complete,
     )
     after.apply(update)
-    if after.updates < UPDATES_PER_SNAPSHOT:
+    if after.updates < per_snapshot:
         return update_write(where, stored, update), after
     write = snapshot_write(where, after, now)
     after.snapshot_epoch, after.created, after.updates = stored.snapshot_epoch + 1, now, 0
     return write, after
 
 
-def read(record: Replayed, known: dict[Where, Stored]) -> None:
-    """Apply a stored record. An update without its snapshot says nothing, and is left out."""
+def read(record: Replayed, known: dict[Where, Stored]) -> Where | None:
+    """Apply a stored record; whose it is. An update without its snapshot says nothing, and is left out."""
     if record.type == SNAPSHOT:
         key = ShareSnapshotKey.decode(record.key, 0)
         where = Where(key.group_id, key.topic_id, key.partition)
         if record.value is None:
             known.pop(where, None)
-            return
+            return where
         value = ShareSnapshotValue.decode(record.value, record.version)
         batches = [_run(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count) for b in value.state_batches]
         known[where] = Stored(
@@ -138,15 +140,17 @@ def read(record: Replayed, known: dict[Where, Stored]) -> None:
         )
         for batch in batches:
             known[where].batches = overlaid(known[where].batches, batch)
-    elif record.type == UPDATE and record.value is not None:
+        return where
+    if record.type == UPDATE and record.value is not None:
         update_key = ShareUpdateKey.decode(record.key, 0)
         stored = known.get(Where(update_key.group_id, update_key.topic_id, update_key.partition))
         update = ShareUpdateValue.decode(record.value, record.version)
         if stored is None or stored.snapshot_epoch != update.snapshot_epoch:
-            return
+            return None
         runs = (_run(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count) for b in update.state_batches)
         stored.apply(Update(update.start_offset, tuple(runs), update.delivery_complete_count))
         stored.updates += 1
+    return None
 
 
 def _run(first: int, last: int, state: int, deliveries: int) -> Run:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import psycopg
-
+from millstream.capture.postgres import unchanged
 from millstream.capture.postgres.catalog import CatalogTable, columns_of, primary_key
 from millstream.capture.postgres.pgoutput import (
     UNCHANGED,
@@ -23,9 +22,13 @@ from millstream.capture.postgres.pgoutput import (
     Values,
 )
 from millstream.capture.postgres.rows import Rows
-from millstream.capture.postgres.snapshot import Unseen, read_row, snapshot
-from millstream.capture.source import Receiver
+from millstream.capture.postgres.snapshot import Unseen, snapshot
+from millstream.capture.postgres.unchanged import Wanted
+from millstream.capture.source import Receiver, TableProblem
 from millstream.postgresql.connect import Connection
+
+AHEAD = 4000  # messages that wait at most until what the first of them lacks is read
+AHEAD_BYTES = 4 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class _Bound:
 
 
 class Decoder:
-    """Gives a receiver the changes of the log, in its order: one transaction at a time.
+    """Gives a receiver the changes of the log, in its order: one transaction at a time. Call `settle` when no message is there.
 
     waiting: called during long work; False means that the capture is to stop.
     """
@@ -65,6 +68,10 @@ class Decoder:
         self._waiting = waiting
         self._bound: dict[int, _Bound] = {}
         self._told: set[str] = set()
+        self._unchanged = unchanged.Unchanged(connection, unseen, waiting)
+        self._ahead: list[tuple[Message, int]] = []  # an update whose values are to be read, and all that came after it
+        self._size = 0
+        self._values: dict[int, Values | TableProblem | None] = {}  # that were read, by the update's id()
 
     def capture(self, tables: Mapping[int, Captured]) -> None:
         """Capture the changes of these tables, by their object id, from the next message on."""
@@ -73,7 +80,10 @@ class Decoder:
             self._relation(relation)  # the source does not say it again
 
     def handle(self, message: Message, lsn: int) -> None:
-        """Give on what `message` means; `lsn` is its position."""
+        """Give on what `message` means, now or in `settle`; `lsn` is its position."""
+        if self._ahead:
+            self._later(message, lsn)
+            return
         kind = type(message)
         if kind is Insert:
             self._insert(message, lsn)  # type: ignore[arg-type]
@@ -132,7 +142,18 @@ class Decoder:
         if (bound := self._bound.get(message.relation)) is None:
             return
         old, new = message.old, message.new
-        complete = UNCHANGED not in new or self._complete(bound, new, old)
+        complete = True
+        if UNCHANGED in new:
+            if old is not None:
+                for i, value in enumerate(new):
+                    if isinstance(value, Unchanged) and old[i] is not None:
+                        new[i] = old[i]
+            if _wanted(bound, new) is not None:
+                if id(message) not in self._values:
+                    self._told_of(bound)
+                    self._ahead.append((message, lsn))
+                    return
+                complete = self._fill(bound, new, self._values.pop(id(message)))
         before = bound.rows.convert(old) if old is not None else None
         if complete:
             self._receiver.update(bound.topic, before, message.full, bound.rows.convert(new), lsn)
@@ -145,19 +166,58 @@ class Decoder:
         if (bound := self._bound.get(message.relation)) is not None:
             self._receiver.delete(bound.topic, bound.rows.convert(message.old), message.full, lsn)
 
-    def _complete(self, bound: _Bound, new: Values, old: Values | None) -> bool:
-        """Fill in the large values that the update left alone: from the old row if the log has it, else from the table.
+    # --- large values that updates leave alone ---
 
-        The table may hold a later row by then; the change that made it so follows in the log. Returns False when the row is
-        gone, or has another key: what ended it follows as well.
-        """
-        if old is not None:
-            for i, value in enumerate(new):
-                if isinstance(value, Unchanged) and old[i] is not None:
-                    new[i] = old[i]
-        missing = [i for i, value in enumerate(new) if isinstance(value, Unchanged)]
-        if not missing:
-            return True
+    def _later(self, message: Message, lsn: int) -> None:
+        """Have a message wait behind an update whose values are still to be read, and read them when enough have come."""
+        kind = type(message)
+        if kind is Begin:
+            self._unseen.add(message.xid)  # type: ignore[union-attr]  # what is read is to be no older than this transaction
+        if kind is Relation or kind is Truncate:
+            self.settle()
+            self.handle(message, lsn)
+            return
+        self._ahead.append((message, lsn))
+        if isinstance(message, Insert | Update):
+            self._size += sum([len(v) for v in message.new if isinstance(v, str)])
+        if len(self._ahead) >= AHEAD or self._size >= AHEAD_BYTES:
+            self.settle()
+
+    def settle(self) -> None:
+        """Give on everything that waits."""
+        while self._ahead:
+            waiting, self._ahead, self._size = self._ahead, [], 0
+            self._values = self._unchanged.read(self._wanted_of(waiting))
+            for at, (message, lsn) in enumerate(waiting):
+                self.handle(message, lsn)
+                if self._ahead:  # an update of which nothing was read yet: it comes first the next time
+                    self._ahead += waiting[at + 1 :]
+                    break
+            self._values = {}
+
+    def _wanted_of(self, messages: Sequence[tuple[Message, int]]) -> Iterator[tuple[Update, Wanted]]:
+        left = self._unchanged.rows
+        for message, _ in messages:
+            bound = self._bound.get(message.relation) if left and isinstance(message, Update) else None
+            if bound is None or not isinstance(message, Update) or UNCHANGED not in message.new:
+                continue
+            if (wanted := _wanted(bound, message.new, message.old)) is not None:
+                left -= 1
+                yield message, wanted
+
+    def _fill(self, bound: _Bound, new: Values, values: Values | TableProblem | None) -> bool:
+        """Put the values in. Returns False when the row is gone, or has another key: what ended it follows in the log."""
+        if isinstance(values, TableProblem):
+            self._receiver.problem(bound.topic, str(values))
+        if not isinstance(values, list):
+            return False
+        missing = iter(values)
+        for i, value in enumerate(new):
+            if isinstance(value, Unchanged):
+                new[i] = next(missing)
+        return True
+
+    def _told_of(self, bound: _Bound) -> None:
         if bound.topic not in self._told:
             self._told.add(bound.topic)
             _log.info(
@@ -165,24 +225,12 @@ class Decoder:
                 " in the log",
                 bound.table.full_name,
             )
-        names = bound.rows.names
-        key = {name: str(new[names.index(name)]) for name in bound.key}
-        values = self._read(bound, [names[i] for i in missing], key)
-        if values is None:
-            return False
-        for i, value in zip(missing, values, strict=True):
-            new[i] = value
-        return True
 
-    def _read(self, bound: _Bound, names: list[str], key: dict[str, str]) -> Values | None:
-        with snapshot(self._connection, self._unseen, self._waiting):
-            try:
-                return read_row(self._connection, bound.table, names, key)
-            except psycopg.errors.UndefinedColumn:  # dropped since, which the log will tell
-                return [None] * len(names)
-            except psycopg.errors.UndefinedTable:
-                return None
-            except psycopg.errors.InsufficientPrivilege as error:
-                reason = f"{bound.table.full_name} cannot be read: {error.diag.message_primary}"
-                self._receiver.problem(bound.topic, reason)
-                return None
+
+def _wanted(bound: _Bound, new: Values, old: Values | None = None) -> Wanted | None:
+    """Return what is missing of a row, None when nothing is."""
+    names = bound.rows.names
+    missing = tuple(names[i] for i, v in enumerate(new) if isinstance(v, Unchanged) and (old is None or old[i] is None))
+    if not missing:
+        return None
+    return Wanted(bound.table, tuple((name, str(new[names.index(name)])) for name in bound.key), missing)

@@ -1,9 +1,8 @@
 """Reading a table in chunks by primary key, each at a moment that is known in relation to the log.
 
-No snapshot is held open, nothing is locked, and nothing is kept of a chunk but its last key. The rule that makes this right:
-a chunk is read at a snapshot that sees every transaction whose changes were sent before it. So whatever the chunk misses is
-still to come in the log, and whatever comes twice comes in the order in which it happened: the last message of each key is
-the truth once the log has been read up to where it stood when the last chunk was read.
+No snapshot is held open, nothing is locked. Two rules make this right. A chunk is read at a snapshot that sees every transaction
+whose changes were sent before it, so whatever it misses is still to come in the log. And every transaction that it sees was
+committed before its position, so that all of them were received when the log has been read up to there (see snapshotter.py).
 
 That a transaction was received from the log does not mean that a new snapshot sees it: PostgreSQL writes the commit to the log
 first and makes it visible after that (much later with a slow synchronous standby). So the snapshot is checked, and taken again.
@@ -74,7 +73,7 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a snapshot was taken: where the log stood, and the source's clock in epoch milliseconds."""
+    """When a snapshot was taken. lsn: where the log stood, with what is not written out yet; at_ms: the source's clock."""
 
     lsn: int
     at_ms: int
@@ -95,7 +94,7 @@ def snapshot(
             connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(int(lock_timeout_s * 1000)))
         try:
             row: TupleRow | None = connection.execute(
-                "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn() - '0/0'::pg_lsn,"
+                "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn() - '0/0'::pg_lsn,"
                 " (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
             ).fetchone()
             assert row is not None
@@ -159,16 +158,3 @@ class ChunkReader:
             order,
             sql.Literal(limit),
         )
-
-
-def read_row(connection: Connection, table: CatalogTable, names: Sequence[str], key: dict[str, str]) -> Values | None:
-    """Return the named columns of the row with the key (in text), None when there is no such row. Call it inside `snapshot`."""
-    condition = sql.SQL(" AND ").join(
-        sql.SQL("{} = {}::{}").format(sql.Identifier(n), sql.Literal(v), sql.SQL(table.declared[n]))  # type: ignore[arg-type]
-        for n, v in key.items()
-    )
-    columns = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(n)) for n in names)
-    row = connection.execute(
-        sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, table.sql_name, condition)
-    ).fetchone()
-    return list(row) if row is not None else None

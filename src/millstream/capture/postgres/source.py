@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import cast
 
 import psycopg
@@ -14,9 +14,11 @@ from psycopg import sql
 
 from millstream.app.inputs import Table
 from millstream.app.sources import PostgresTable
+from millstream.capture.lag import Look
 from millstream.capture.postgres import slot
 from millstream.capture.postgres.catalog import OPTIONS, CatalogTable, describe
 from millstream.capture.postgres.decoding import Captured, Decoder
+from millstream.capture.postgres.lag import watching
 from millstream.capture.postgres.pgoutput import Commit, decode
 from millstream.capture.postgres.replication import DATA, KEEPALIVE, Replication, data_header, keepalive, left_at
 from millstream.capture.postgres.rows import Rows
@@ -204,22 +206,31 @@ class PostgresSource:
                     self._waiting()
             if not count & 127 and time.monotonic() > until:
                 break
+        decoder.settle()
         return count > 0
 
     def wait(self, seconds: float) -> None:
         """See Source."""
         self._replication.wait(seconds)
 
+    def nudge(self) -> None:
+        """See Source. An empty transaction has PostgreSQL write its log out; else that may take 15 s (bgwriter.c)."""
+        self._connection.execute("SET synchronous_commit = local")  # for this connection, which writes nothing else
+        self._connection.execute("SELECT pg_logical_emit_message(true, 'millstream', '')")
+
     def confirm(self, position: int) -> None:
         """See Source."""
         if self._following:
             self._replication.confirm(position)
 
-    def end(self, *, unflushed: bool = False) -> int:
+    def end(self) -> int:
         """See Source."""
-        name = "pg_current_wal_insert_lsn" if unflushed else "pg_current_wal_flush_lsn"
-        row = self._connection.execute(sql.SQL("SELECT {}() - '0/0'::pg_lsn").format(sql.Identifier(name))).fetchone()
+        row = self._connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
         return int(row[0]) if row else 0
+
+    def watching(self) -> AbstractContextManager[Callable[[], Look]]:
+        """See Source."""
+        return watching(self._conninfo, self._slot, f"{self._name} lag")
 
     def read(self, reader: ChunkReader) -> Iterator[Row]:
         """Yield the rows of the reader's next chunk."""
