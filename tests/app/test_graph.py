@@ -50,7 +50,7 @@ def test_everything_embedded():
         "serve": {"topics", "postgres"},
     }
     assert found["broker"].arguments == ("--data", "/data/log", "--listen", "127.0.0.1:{port}", "--stop-with-stdin")
-    assert found["capture-ops"].arguments == ("ops",)
+    assert found["capture-ops"].arguments == ("ops", "embedded")
     assert found["postgres"].arguments == ("millstream", "ops", "shop")
     assert found["spark"].prepare == "millstream.spark.jars"
 
@@ -109,6 +109,21 @@ def test_what_has_an_address_does_not_run_here():
     assert set(found) == {"capture-ops", "capture-shop", "spark", "deliver", "serve"}
     assert found["spark"].needs == {"topics", "capture-ops", "capture-shop"}
     assert found["serve"].needs == {"topics"}
+    assert found["serve"].arguments[1:] == ("shared",)
+    assert processes(application(), EMBEDDED)["serve"].arguments[1:] == ()
+
+
+def test_what_an_application_needs_follows_from_its_processes():
+    assert graph(application(), EMBEDDED).extras == ("postgresql", "spark")
+    app = ms.App("bare")
+    departures = app.topic("departures", Departure)
+    assert graph(app, EMBEDDED).extras == ()
+    app.stream(departures, to="out", name="copied")(lambda departures: departures)
+    found = graph(app, EMBEDDED)
+    assert found.extras == ("spark",)
+    assert found.groups == ("bare.copied", "bare.dead_letters")
+    app.table("planes", source=ms.postgres("ops", table="planes"))
+    assert graph(app, Settings(sources={"ops": "host=a"})).extras == ("postgresql", "spark")
 
 
 def test_postgres_runs_for_a_source_alone_or_for_the_views_alone():

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 
-from millstream.capture.envelope import CREATE, DELETE, Column, Envelope, Origin, describe
+from millstream.capture.envelope import CREATE, DELETE, Column, Envelope, describe
 
 COLUMNS = [Column("id", "long", False), Column('odd "100%"', "string"), Column("price", "decimal", True, 10, 2)]
 ENVELOPE = Envelope("postgresql", "flights", "ops", "public", 'odd "%d"', ["id"], "a1")
-ORIGIN = Origin(xid=757, at_ms=1000, lsn=42, commit_lsn=50, order=3, table_order=2)
 
 
 def test_a_change() -> None:
+    changed = ENVELOPE.changes(757, 1000, 50, 1)
     row = {"id": 1, 'odd "100%"': "é", "price": "1.10"}
     assert ENVELOPE.key(row) == b'{"id":1}'
     after = {"id": 1, 'odd "100%"': "é", "price": "1.10"}
-    assert json.loads(ENVELOPE.changed(CREATE, None, row, ORIGIN, 2000)) == {
+    assert json.loads(changed.change(CREATE, None, row, 42, 3, 2000)) == {
         "before": None,
         "after": after,
         "source": {
@@ -39,7 +39,7 @@ def test_a_change() -> None:
 
 def test_a_deletion_knows_the_key_only() -> None:
     before = ENVELOPE.key_only({"id": 1, 'odd "100%"': None, "price": None})
-    message = json.loads(ENVELOPE.changed(DELETE, before, None, ORIGIN, 2000))
+    message = json.loads(ENVELOPE.changes(757, 1000, 50).change(DELETE, before, None, 42, 3, 2000))
     assert (message["before"], message["after"], message["op"]) == ({"id": 1}, None, "d")
 
 
@@ -50,7 +50,7 @@ def test_a_copied_row() -> None:
 
 
 def test_a_truncated_row_is_a_deletion() -> None:
-    message = json.loads(ENVELOPE.removed(b'{"id":1}', ORIGIN, 2000))
+    message = json.loads(ENVELOPE.changes(757, 1000, 50).removed(b'{"id":1}', 42, 3, 2000))
     assert (message["before"], message["after"], message["op"]) == ({"id": 1}, None, "d")
 
 

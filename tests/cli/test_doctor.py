@@ -15,7 +15,7 @@ BROKEN = [*SOUND, Finding("java", "broken", "does not work", "Spark needs Java [
 @pytest.fixture
 def doctor(monkeypatch, capsys):
     def doctor(findings, *arguments):
-        monkeypatch.setattr(checks, "examine", lambda settings: iter(findings))
+        monkeypatch.setattr(checks, "examine", lambda settings, graph: iter(findings))
         code = 0
         try:
             main(["doctor", *arguments])

@@ -12,7 +12,7 @@ from millstream.client.groups import commit, committed, groups
 from millstream.client.producer import producer
 from millstream.client.tail import Message, last, newest, tail
 from millstream.client.wait import wait_for_kafka
-from millstream.monitor.lag import all_lags, group_lag
+from millstream.monitor.lag import all_lags, group_lag, lags
 from millstream.settings import Kafka, MillstreamError
 from tests.brokers import fresh, running_broker, wait_until
 
@@ -115,6 +115,13 @@ def test_the_lag_of_a_group_without_members(kafka, filled):
         (2, 99, 10, 0),
     ]
     assert [one for one in all_lags(kafka) if one.group == group] == group_lag(kafka, group)
+    other = fresh("app.other")
+    commit(kafka, other, {(filled, 1): 3})
+    some = lags(kafka, [group, other, "nobody"])
+    assert some == sorted(
+        [*group_lag(kafka, group), *group_lag(kafka, other)], key=lambda one: (one.group, one.partition)
+    )
+    assert lags(kafka, []) == []
     assert [(g.state, g.type) for g in groups(kafka) if g.name == group] == [("empty", "classic")]
     commit(kafka, group, {})
 

@@ -17,10 +17,16 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from millstream.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
 from millstream.settings import MillstreamError
 from millstream.spark import java
 from tests.apache_kafka import fetched
 from tests.broker.serving import Process
+from tests.broker.share.workers import configure
+from tests.broker.wire import Wire
 from tests.proof.part import TRACE, Results, Run, Skip
 from tests.torture.loads import QUICK, create, stored
 
@@ -43,6 +49,7 @@ SETTINGS = (
 
 # Commands of Kafka's administrators, in this order, and a piece of what each must print.
 GROUP_COMMAND = "consumer.group.ConsumerGroupCommand {at} --group typing"
+SHARE_COMMAND = "consumer.group.ShareGroupCommand {at} --group sharing"
 COMMANDS = {
     "BrokerApiVersionsCommand {at}": "Produce(0): 0 to 13",
     "TopicCommand {at} --create --topic made --partitions 3": "Created topic made.",
@@ -55,6 +62,13 @@ COMMANDS = {
     f"{GROUP_COMMAND} --reset-offsets --shift-by -4 --topic typed --execute": "typing typed 0 6",
     f"{GROUP_COMMAND} --delete-offsets --topic typed": "Successful",
     f"{GROUP_COMMAND} --delete": "was successful",
+    "consumer.ConsoleShareConsumer {at} --group sharing --topic typed --max-messages 10": "7 8 9",
+    "GroupsCommand {at} --list --share": "sharing Share share",
+    f"{SHARE_COMMAND} --describe": "sharing typed 0 10 0",
+    f"{SHARE_COMMAND} --describe --state": "Empty",
+    f"{SHARE_COMMAND} --reset-offsets --topic typed --to-earliest --execute": "sharing typed 0 0",
+    f"{SHARE_COMMAND} --delete-offsets --topic typed": "Successful",
+    f"{SHARE_COMMAND} --delete": "was successful",
     "DeleteRecordsCommand {at} --offset-json-file {bounds}": "low_watermark: 3",
     "GetOffsetShell {at} --topic typed --time earliest": "typed:0:3",
     "LogDirsCommand {at} --describe --topic-list typed": '"partition":"typed-0"',
@@ -123,6 +137,7 @@ class Suite:
             ("VerifiableProducer over a kill", self.producer),
             ("VerifiableConsumer, classic group", lambda: self.consumer("classic")),
             ("VerifiableConsumer, new group", lambda: self.consumer("consumer")),
+            ("VerifiableShareConsumer over a kill", self.sharer),
             ("TransactionalMessageCopier over kills", lambda: self.copier(False)),
             ("TransactionalMessageCopier in a group over kills", lambda: self.copier(True)),
             ("Kafka Streams, exactly once, over kills", self.streams),
@@ -285,6 +300,42 @@ class Suite:
         assert read == wanted, "it did not read each message once and in order"
         return f"{self.messages} read"
 
+    def share(self, group: str) -> None:
+        """Have a share group begin at the start."""
+        with Wire(self.broker.address) as wire:
+            assert configure(wire, group, share_auto_offset_reset="earliest") == 0
+
+    def sharer(self) -> str:
+        """What it says is acknowledged comes to it once, and in the end nothing is left."""
+        wanted = self.fill("shared", PARTITIONS)
+        self.share("shared")
+        config = self.config("sharer", reconnect_backoff_max_ms="200")
+        words = ["--topic", "shared", "--group-id", "shared", "--acknowledgement-mode", "sync"]
+        words += ["--bootstrap-server", self.broker.address, "--command-config", config]
+
+        def acknowledged(facts: list[dict[str, Any]]) -> Counter[tuple[int, int]]:
+            told = [each for each in facts if each["name"] == "offsets_acknowledged" and each["success"]]
+            return Counter(
+                (p["partition"], offset) for each in told for p in each["partitions"] for offset in p["offsets"]
+            )
+
+        with self.program(f"{TOOLS}.VerifiableShareConsumer", *words) as program:
+            program.until(lambda facts: len(acknowledged(facts)) > self.messages // 4, "a quarter is acknowledged")
+            self.kill()
+            program.until(lambda _: self.lag("shared") == 0, "nothing is left")
+            found = acknowledged(program.facts())
+        assert not [where for where, count in found.items() if count > 1], "something was acknowledged twice"
+        unsure = sum(map(len, wanted.values())) - len(found)
+        assert unsure <= PARTITIONS * 500, f"{unsure} of them were never said to be acknowledged"
+        return f"{len(found)} acknowledged, {unsure} whose answer the kill took"
+
+    def lag(self, group: str) -> int:
+        """How many messages a share group has yet to work off."""
+        with Wire(self.broker.address) as wire:
+            asked = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, None)])
+            [told] = wire.ask(asked).groups
+        return sum(part.lag for topic in told.topics for part in topic.partitions)
+
     def copier(self, group: bool) -> str:
         """It copies in transactions, of which it aborts some; a copy has every message once and in order."""
         source, target = f"source-{group}", f"target-{group}"
@@ -367,6 +418,7 @@ class Suite:
         for number in range(10):
             producer.produce("typed", b"%d" % number, partition=0)
         assert producer.flush(20) == 0
+        self.share("sharing")
         for line, expected in COMMANDS.items():
             name, *words = line.format(at=f"--bootstrap-server {self.broker.address}", bounds=bounds).split()
             with self.program(f"{TOOLS}.{name}", *words) as program:

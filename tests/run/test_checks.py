@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
+import millstream as ms
+from millstream.app.graph import graph
 from millstream.run import checks
 from millstream.run.checks import Finding, examine
 from millstream.settings import Kafka, MillstreamError, Settings
 from millstream.spark import jars
+
+
+class Order(ms.Event):
+    item: str
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +125,28 @@ def test_extras_that_are_not_installed_are_told_with_the_line_to_type(monkeypatc
     assert spark.advice.endswith("pip install 'millstream[spark]'")
     assert postgres.verdict == "note" and postgres.advice.endswith("pip install 'millstream[postgresql]'")
     assert list(checks._java(Settings())) == list(checks._connector(Settings())) == []
+
+
+def test_what_an_application_does_not_need_is_not_looked_at(tmp_path, monkeypatch):
+    def application(view):
+        app = ms.App("shop")
+        orders = app.topic("orders", Order)
+        if view:
+            app.view(orders, key="item", name="sold")(lambda orders: orders)
+        return app
+
+    settings = Settings(data=tmp_path / "data", cache=tmp_path / "cache", sources={"ops": "host=127.0.0.1 port=1"})
+    monkeypatch.setattr(checks, "_connector", lambda settings: iter([Finding("connector", "ok", "")]))
+    monkeypatch.setattr(checks, "lacking", lambda extra: list(checks.EXTRAS[extra].values()))
+    bare = {f.name: f for f in examine(settings, graph(application(view=False), settings))}
+    assert not bare.keys() & {"java", "connector", "postgres", "source ops", "extra spark", "extra postgresql", "spark"}
+    assert [f for f in bare.values() if f.verdict == "broken"] == []
+    view = {f.name: f for f in examine(settings, graph(application(view=True), settings))}
+    assert {"extra spark", "extra postgresql"} <= {f.name for f in view.values() if f.verdict == "broken"}
+    assert view["extra postgresql"].advice == (
+        "shop needs it (postgres, spark, serve): pip install 'millstream[postgresql]'"
+    )
+    assert "source ops" not in view
 
 
 def test_a_part_of_an_extra_is_broken(monkeypatch):

@@ -37,6 +37,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LATENESS = timedelta(seconds=10)
+END = 3 * 24 * 3600  # seconds; closes every window before it
 SCHEMA = [("user", "string"), ("city", "string"), ("since", "timestamp")]
 USERS = [
     {"user": "ann", "city": "Oslo", "since": START},
@@ -61,13 +62,21 @@ CLICKS = [
     click("bob", "b", 2, 30),
     click("ann", "c d", 3, 61),
     click("zoe", "e", 4, 70),
-    click("end", "z", 9, 3600),
+    click("end", "z", 9, END),
 ]
-ORDERS = [click("ann", "a b", 2, 10), click("bob", "q", 5, 35), click("cat", "r s", 6, 200), click("end", "z", 9, 3600)]
+ORDERS = [click("ann", "a b", 2, 10), click("bob", "q", 5, 35), click("cat", "r s", 6, 200), click("end", "z", 9, END)]
 
 OUTPUTS = ["view", "stream", "alert", "realtime"]
 INPUTS = ["topic", "union", "join", "topic and table", "table"]
 FUNCTIONS = ["map", "group", "window", "explode", "udf"]
+# The other kinds of windows share the cells' inputs among them: every output meets each of them.
+WINDOWS = {
+    "topic": "hopping",
+    "union": "session",
+    "join": "calendar",
+    "topic and table": "cumulating",
+    "table": "calendar",
+}
 
 
 def together(inputs, frames):
@@ -94,9 +103,19 @@ def function(inputs, kind):
             return rows.withColumn("word", F.explode(F.split("words", " ")))
         if kind == "udf":
             return rows.withColumn("words", F.udf(lambda text: text.upper())("words"))
-        by = ["user"] if kind == "group" else ["user", ms.tumbling("time", "1 minute").alias("minute")]
         if inputs == "join":  # of the two causes one is named
             rows = rows.select("user", "n", "time", frames[0]["_origin"])
+        if kind == "cumulating":
+            rows = rows.transform(ms.cumulating, "time", "2 minutes", "1 minute", name="minute")
+        if kind == "calendar":
+            rows = rows.transform(ms.calendar, "time", "day", "Europe/Oslo", name="minute")
+        by = {
+            "group": [],
+            "window": [ms.tumbling("time", "1 minute").alias("minute")],
+            "hopping": [ms.hopping("time", "1 minute", "20 seconds").alias("minute")],
+            "session": [ms.session("time", "40 seconds").alias("minute")],
+        }.get(kind, ["minute"])
+        by = ["user", *by]
         cause = [] if inputs == "table" else [F.max_by("_origin", "n").alias("_origin")]
         return rows.groupBy(*by).agg(F.count("*").alias("count"), *cause)
 
@@ -107,13 +126,15 @@ def function(inputs, kind):
 
 def refusal(output, inputs, kind):
     """Where a cell is refused, and what it says; None when it runs."""
-    grouped = kind in ("group", "window")
+    grouped = kind == "group" or is_windowed(kind)
     if inputs == "table" and output != "view":
         return "declared", "tables alone.*Keep the result as a view"
     if output == "realtime" and inputs == "topic and table":
         return "declared", 'cannot follow the table.*latency="micro-batch"'
     if output == "realtime" and inputs == "join":
         return "analysis", 'real-time mode cannot run .*a join of two streams.*latency="micro-batch"'
+    if output == "realtime" and kind == "session":
+        return "analysis", 'real-time mode cannot run .*a session window.*latency="micro-batch"'
     if output == "realtime" and kind == "udf":
         return "analysis", 'real-time mode cannot run a Python UDF.*latency="micro-batch"'
     if output == "view" and inputs in ("union", "join") and not grouped:
@@ -122,7 +143,11 @@ def refusal(output, inputs, kind):
 
 
 def key_of(inputs, kind):
-    return {"group": ["user"], "window": ["user", "minute"], "explode": ["user", "word"]}.get(kind, ["user"])
+    return ["user", "minute"] if is_windowed(kind) else ["user", "word"] if kind == "explode" else ["user"]
+
+
+def is_windowed(kind):
+    return kind == "window" or kind in WINDOWS.values()
 
 
 @pytest.fixture(scope="module")
@@ -195,10 +220,12 @@ def batch(spark, log, query, inputs):
 
 def expected(result, output, kind, keys):
     """The rows that must come out in the end, as JSON texts."""
-    if output in ("stream", "alert") and kind == "window":  # each window once, when it has closed
-        result = result.where(F.col("minute.end") <= F.lit(START + timedelta(seconds=3600) - LATENESS))
+    once = output in ("stream", "alert") or (output == "view" and kind == "session")
+    if once and is_windowed(kind):  # each window once, when it has closed
+        result = result.where(F.col("minute.end") <= F.lit(START + timedelta(seconds=END) - LATENESS))
     if output == "view":  # of rows with the same key the newest, which is the last of ours
-        key = [f"{k}_start" if k == "minute" else k for k in keys]
+        ends = ["minute_end"] if kind == "cumulating" else []
+        key = [f"{k}_start" if k == "minute" else k for k in keys] + ends
         rows = flatten(result).drop("_origin").toArrow().to_pylist()
         return texts({json.dumps([row[k] for k in key], default=str): row for row in rows}.values())
     values = messages(provenance.merged(result, ""), ("user",)).collect()
@@ -211,7 +238,7 @@ def texts(rows):
 
 def newest(found, output, kind, grouped):
     """The rows of a topic; of those that change, the last of each key."""
-    if not grouped or (kind == "window" and output != "realtime"):
+    if not grouped or (is_windowed(kind) and output != "realtime"):
         return texts(found)
     return texts({json.dumps([row["user"], row.get("minute")]): row for row in found}.values())
 
@@ -242,7 +269,7 @@ def delivering(kafka, app, deliveries):
 def test_cells(spark, runner, kafka, views, log, output, inputs):
     app = ms.App(fresh("m").replace("-", "_"))
     right = {}
-    for kind in FUNCTIONS:
+    for kind in [*FUNCTIONS, WINDOWS[inputs]]:
         refused = refusal(output, inputs, kind)
         if refused and refused[0] == "declared":
             with pytest.raises(MillstreamError, match=refused[1]):

@@ -113,7 +113,7 @@ def test_doctor_says_what_is_not_installed(run, kafka):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("", "pip install 'millstream[postgresql]'"),
+        ('app.table("t", source=ms.postgres("ops", table="t"))', "pip install 'millstream[postgresql]'"),
         (
             "from pyspark.sql import DataFrame",
             "shop.py line 5 needs pyspark, which is not installed. Type: pip install 'millstream[spark,postgresql]'",
@@ -135,7 +135,13 @@ def test_commands_say_what_to_type(run):
 
 
 def test_the_kit_says_what_to_type(python, tmp_path):
-    for name, extra in (("run", "spark"), ("running", "postgresql")):
-        code = f"import millstream as ms; ms.testing.{name}"
-        done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path)
-        assert f"ms.testing.{name} needs" in done.stderr and f"pip install 'millstream[{extra}]'" in done.stderr
+    table = 'app = ms.App("a"); app.table("t", source=ms.postgres("ops", table="t"))'
+    with_table = f"""{table}
+with ms.testing.running(app, {str(tmp_path / "data")!r}): pass"""
+    for code, who, extra in (
+        ("ms.testing.run", "ms.testing.run", "spark"),
+        (with_table, "the application 'a'", "postgresql"),
+    ):
+        words = [python, "-I", "-c", f"import millstream as ms; {code}"]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        assert f"{who} needs" in done.stderr and f"pip install 'millstream[{extra}]'" in done.stderr

@@ -36,7 +36,10 @@ def test_plan_knows_them(folder):
     assert {p.name for p in found.processes} == {"broker", "capture-lines", "spark", "serve"}
     assert ("source:lines", "topic:numbers") in found.edges
     assert ("query:joined", f"result:{folder / 'out.jsonl'}") in found.edges
-    assert [c.name for c in compare(found, Settings(data=folder / "data")).changes if c.name == "words"] == ["words"]
+    compared = compare(found, Settings(data=folder / "data"))
+    assert [c.name for c in compared.changes if c.name == "words"] == ["words"]
+    assert [c["name"] for c in compared.columns["numbers"]["columns"]] == ["id", "n"]
+    assert compared.sound
 
 
 def test_the_page_shows_them(folder):

@@ -85,6 +85,10 @@ class Lines:
         return ""
 
 
+def tables(app: str, settings: Settings, wanted: Sequence[Any]) -> dict[str, Any]:
+    return {table.name: ToySource(Toy()).describe(table) for table in wanted}
+
+
 def main(call: Call) -> None:
     app, [path] = load(call.file), call.arguments
 

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from millstream.app.application import App
-from millstream.app.names import dead_letters, group
+from millstream.app.inputs import Table
+from millstream.app.names import DEAD_LETTERS, dead_letters, group
 from millstream.app.outputs import DELIVER, POSTGRESQL
 from millstream.app.process import TOPICS, Process
 from millstream.app.query import Delivery, Query, StoredTable
@@ -39,8 +40,10 @@ class Node:
 class Graph:
     """All that running an application means.
 
-    topics: in the order of creation.   tables: what queries keep in stores.   databases: those of the embedded PostgreSQL.
+    topics: in the order of creation.   tables: what queries keep in stores.   captured: the tables that follow databases.
+    databases: those of the embedded PostgreSQL.
     processes: in no order; their `needs` make one.   deliveries: what leaves event by event.
+    groups: the consumer groups that hold the positions of its queries and deliveries.
     nodes, edges: sources, topics, queries and results, and what flows from which to which, by the nodes' ids.
     """
 
@@ -52,6 +55,8 @@ class Graph:
     processes: tuple[Process, ...] = ()
     nodes: tuple[Node, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
+    captured: tuple[Table, ...] = ()
+    groups: tuple[str, ...] = ()
 
     def topic(self, name: str) -> NeededTopic:
         """Return a topic by its name."""
@@ -61,6 +66,11 @@ class Graph:
     def names(self) -> frozenset[str]:
         """The names of the processes."""
         return frozenset(p.name for p in self.processes)
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The optional parts of the installation that its processes need."""
+        return tuple(sorted({extra for p in self.processes for extra in p.extras}))
 
 
 def graph(app: App, settings: Settings, *, listen: Mapping[str, str] | None = None) -> Graph:
@@ -86,6 +96,8 @@ def graph(app: App, settings: Settings, *, listen: Mapping[str, str] | None = No
         processes=tuple(_processes(app, settings, tables, deliveries, databases, listen or {})),
         nodes=nodes,
         edges=edges,
+        captured=tuple(app.tables.values()),
+        groups=tuple(_groups(app)),
     )
 
 
@@ -114,10 +126,19 @@ def describe(app: App) -> dict[str, Any]:
             for t in app.tables.values()
         ],
         "queries": [_described(app, q) for q in app.queries.values()],
+        "groups": list(_groups(app)),
         "topics": [{"name": t.name, "role": t.role, "partitions": t.partitions} for t in _topics(app)],
         "nodes": [asdict(n) for n in nodes],
         "edges": [list(edge) for edge in edges],
     }
+
+
+def _groups(app: App) -> Iterable[str]:
+    for query in app.queries.values():
+        yield group(app.name, query.name)
+        yield from (d.group for d in query.output.deliveries(app.name, query))
+    if app.queries and app.topics:
+        yield group(app.name, DEAD_LETTERS)
 
 
 def _described(app: App, query: Query) -> dict[str, Any]:
@@ -182,7 +203,9 @@ def _processes(
             arguments=databases,
             gets=frozenset(),
             provides=frozenset({"postgres"}),
+            extras=frozenset({"postgresql"}),
         )
+    stored_there = any(t.store == POSTGRESQL for t in tables)
     captures = {p.name: p for p in (t.source.process(settings) for t in app.tables.values())}
     yield from captures.values()
     if app.queries:
@@ -195,16 +218,18 @@ def _processes(
             grace=20.0,
             doing="starting Spark and its queries",
             prepare="millstream.spark.jars",
+            extras=frozenset({"spark", *({"postgresql"} if stored_there else ())}),
         )
     if deliveries:
         yield DELIVER
     yield Process(
         "serve",
         module="millstream.serve.process",
-        arguments=(listen.get("console", LOOPBACK),),
+        arguments=(listen.get("console", LOOPBACK), *(("shared",) if settings.kafka else ())),
         needs=frozenset({TOPICS}) | stored,
         gets=frozenset({"kafka", "postgres"}),
         provides=frozenset({"console"}),
+        extras=frozenset({"postgresql"} if stored_there else ()),
     )
 
 

@@ -24,6 +24,7 @@ class Process:
     gets: the addresses it is given: "kafka", "postgres", "spark", "sources.<name>"; no process gets another's secrets.
     provides: addresses that it tells of when it is ready, and that others get: "kafka", "postgres", "console".
     prepare: a module with `prepare(settings, say)`, called once before it starts, for downloads. The step bears its last name.
+    extras: optional parts of the installation that it needs ("spark", "postgresql"), as `settings.extras` names them.
     prints_ready: it prints `ready {json}` on stdout once it can be used; without, it is ready as soon as it runs.
     ready_within: seconds to become ready, after which it is killed and started again; None: as long as it takes.
     grace: seconds between SIGTERM and SIGKILL when it is to end.
@@ -47,6 +48,7 @@ class Process:
     gets: frozenset[str] | None = None
     provides: frozenset[str] = frozenset()
     prepare: str = ""
+    extras: frozenset[str] = frozenset()
 
     @property
     def step(self) -> str:

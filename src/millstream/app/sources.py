@@ -30,7 +30,13 @@ class Source(Protocol):
         """Return which table of the database it is, in words: "public.planes"."""
 
     def process(self, settings: Settings) -> Process:
-        """Return the process that captures the database. Equal names mean the same process."""
+        """Return the process that captures the database. Equal names mean the same process.
+
+        Beside `main(call)` its module may have
+        `tables(app, settings, tables)`: what the database has of each table now, by topic: a `capture.source.SourceTable`, or the
+        MillstreamError that says why it cannot be captured; for `plan`; and
+        `borrowed(app, database, settings)`: a context in which a test captures it, and after which nothing of that is left there.
+        """
 
     def embedded_database(self, settings: Settings) -> str:
         """Return the database that the embedded PostgreSQL must have for it, "" for none."""
@@ -66,17 +72,27 @@ class PostgresTable:
         return Process(
             f"capture-{self.database}",
             module="millstream.capture.postgres.process",
-            arguments=(self.database,),
+            arguments=(self.database, *(("embedded",) if embedded else ())),
             needs=frozenset({TOPICS, *embedded}),
             kind="capture",
             gets=frozenset({"kafka", f"sources.{self.database}"}),
             ready_within=None,  # a first snapshot takes as long as the tables are large
             doing="reading the tables as they are",
+            extras=frozenset({"postgresql"}),
         )
 
     def embedded_database(self, settings: Settings) -> str:
         """See Source."""
         return "" if settings.source(self.database) else self.database
+
+
+def how_to_fill(database: str) -> str:
+    """Return how tables come into a database of the embedded PostgreSQL."""
+    return (
+        "The embedded PostgreSQL has no tables of its own: give SQL that makes and fills them, once, with"
+        f" `millstream run FILE --fill {database}=tables.sql`; or name a database of yours in millstream.toml:"
+        f' [sources] {database} = "host=…".'
+    )
 
 
 def postgres(database: str, *, table: str, schema: str = "public") -> PostgresTable:

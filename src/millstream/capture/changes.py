@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from time import time as _now
 
 from millstream.app.names import SCHEMAS
 from millstream.capture import failpoints
-from millstream.capture.envelope import CREATE, DELETE, UPDATE, Column, Envelope, Origin, describe
+from millstream.capture.envelope import CREATE, DELETE, UPDATE, Changed, Column, Envelope, describe
 from millstream.capture.failpoints import reach
 from millstream.capture.sink import Sink
 from millstream.capture.source import Row
@@ -40,8 +40,8 @@ class Changes:
         self._transaction = (0, 0, 0)
         self._held = ""  # the topic of which rows are held, and these rows by key
         self._chunks: Sequence[dict[bytes, bytes]] = ()
-        self._order = 0  # changes of the transaction until now, in all and by topic
-        self._table_orders: dict[str, int] = {}
+        self._order = 0  # changes of the transaction until now
+        self._changed: dict[str, Changed] = {}  # of the transaction, by topic
 
     def envelope(self, topic: str, schema: str, table: str, columns: Sequence[Column], key: Sequence[str]) -> Envelope:
         """Return what makes the messages of a table with these columns, when the log has them under their version."""
@@ -67,7 +67,7 @@ class Changes:
         """See Receiver."""
         self._transaction = (transaction, at_ms, commit)
         self._order = 0
-        self._table_orders = {}
+        self._changed = {}
 
     def commit(self) -> None:
         """See Receiver."""
@@ -76,12 +76,14 @@ class Changes:
     def schema(self, topic: str, schema: str, table: str, columns: Sequence[Column], key: Sequence[str]) -> None:
         """See Receiver."""
         self._envelopes[topic] = self.envelope(topic, schema, table, columns, key)
+        if (changed := self._changed.get(topic)) is not None:
+            self._changed[topic] = self._envelopes[topic].changes(*self._transaction, changed.count)
         self.announce(topic, columns, key)
 
     def insert(self, topic: str, row: Row, position: int) -> None:
         """See Receiver."""
         envelope = self._envelopes[topic]
-        self._send(topic, envelope, envelope.key(row), CREATE, None, row, position)
+        self._send(topic, envelope.key(row), CREATE, None, row, position)
 
     def update(self, topic: str, before: Row | None, full: bool, row: Row, position: int) -> None:
         """See Receiver. A row with another key is one that is deleted and one that is created."""
@@ -90,55 +92,46 @@ class Changes:
         if before is not None and envelope.key(before) != key:
             self.delete(topic, before, full, position)
             reach(failpoints.KEY_CHANGING)
-            self._send(topic, envelope, key, CREATE, None, row, position)
+            self._send(topic, key, CREATE, None, row, position)
             return
         if before is not None and not full:
             before = envelope.key_only(before)
-        self._send(topic, envelope, key, UPDATE, before, row, position)
+        self._send(topic, key, UPDATE, before, row, position)
 
     def delete(self, topic: str, before: Row, full: bool, position: int) -> None:
         """See Receiver."""
         envelope = self._envelopes[topic]
         key = envelope.key(before)
-        self._send(topic, envelope, key, DELETE, before if full else envelope.key_only(before), None, position)
+        self._send(topic, key, DELETE, before if full else envelope.key_only(before), None, position)
         self._sink.send(topic, key, None)
 
     def truncate(self, topic: str, position: int) -> None:
         """Delete every key that the topic holds: a compacted topic takes no message without a key, so none of op t."""
         if not self._sink.flush(self._waiting):
             raise MillstreamError("stopped in the middle of a truncate")
-        envelope = self._envelopes[topic]
         if topic == self._held:
             for chunk in self._chunks:
                 chunk.clear()
         for key in self._sink.live_keys(topic, self._sink.ends(topic), self._waiting):
-            message = envelope.removed(key, self._origin(topic, position), int(time.time() * 1000))
+            self._order += 1
+            message = self._changes(topic).removed(key, position, self._order, int(_now() * 1000))
             self._sink.send(topic, key, message)
             self._sink.send(topic, key, None)
             self.count += 1
             reach(failpoints.TRUNCATING)
 
-    def _send(
-        self,
-        topic: str,
-        envelope: Envelope,
-        key: bytes,
-        op: bytes,
-        before: Row | None,
-        after: Row | None,
-        position: int,
-    ) -> None:
+    def _send(self, topic: str, key: bytes, op: bytes, before: Row | None, after: Row | None, position: int) -> None:
         if topic == self._held:
             for chunk in self._chunks:
                 chunk.pop(key, None)
-        origin = self._origin(topic, position)
-        self._sink.send(topic, key, envelope.changed(op, before, after, origin, int(time.time() * 1000)))
+        self._order += 1
+        changed = self._changed.get(topic) or self._changes(topic)
+        self._sink.send(topic, key, changed.change(op, before, after, position, self._order, int(_now() * 1000)))
         self.count += 1
         reach(failpoints.CHANGE_SENT)
 
-    def _origin(self, topic: str, position: int) -> Origin:
-        """Number the next change of the transaction. The source gives them in the same order again."""
-        transaction, at_ms, commit = self._transaction
-        self._order += 1
-        self._table_orders[topic] = mine = self._table_orders.get(topic, 0) + 1
-        return Origin(transaction, at_ms, position, commit, self._order, mine)
+    def _changes(self, topic: str) -> Changed:
+        """Return what makes the messages of this transaction's changes of a topic. They come in the same order again."""
+        if (changed := self._changed.get(topic)) is None:
+            self._changed[topic] = changed = self._envelopes[topic].changes(*self._transaction)
+        return changed

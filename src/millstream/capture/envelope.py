@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
@@ -46,21 +45,6 @@ def describe(topic: str, columns: Sequence[Column], key: Sequence[str]) -> tuple
     return version, _encode(facts | {"version": version})
 
 
-class Origin(NamedTuple):
-    """Where a change comes from: the transaction's id and commit time (epoch ms), and the position in the log.
-
-    commit_lsn: the position of the transaction's commit; transactions are ordered by it, over all topics.
-    order, table_order: the change's number in its transaction, and among those of its table, from 1.
-    """
-
-    xid: int
-    at_ms: int
-    lsn: int
-    commit_lsn: int = 0
-    order: int = 1
-    table_order: int = 1
-
-
 class Envelope:
     """Makes the messages of one table with one key and one set of columns.
 
@@ -74,12 +58,13 @@ class Envelope:
         static = {"connector": connector, "name": app, "db": database, "schema": schema, "table": table}
         static["schema_version"] = version
         source = _encode(static)[:-1]
-        # before, after, commit ms, commit lsn, lsn, transaction, lsn, op, ms, transaction, commit lsn, its order, the table's
+        # Filled twice, by a transaction (commit ms, commit lsn, id, id, commit lsn) and by a change (before, after, lsn, lsn, op,
+        # ms, order, the table's order).
         self._changed = (
-            b'{"before":%b,"after":%b,"source":'
-            + source.replace(b"%", b"%%")
-            + b',"snapshot":"false","ts_ms":%d,"sequence":"[\\"%d\\",\\"%d\\"]","txId":%d,"lsn":%d},"op":"%b","ts_ms":%d'
-            + b',"transaction":{"id":"%d:%d","total_order":%d,"data_collection_order":%d}}'
+            b'{"before":%%b,"after":%%b,"source":'
+            + source.replace(b"%", b"%%%%")
+            + b',"snapshot":"false","ts_ms":%d,"sequence":"[\\"%d\\",\\"%%d\\"]","txId":%d,"lsn":%%d},"op":"%%b","ts_ms":%%d'
+            + b',"transaction":{"id":"%d:%d","total_order":%%d,"data_collection_order":%%d}}'
         )
         self._copied = (
             b'{"before":null,"after":%b,"source":'
@@ -99,37 +84,30 @@ class Envelope:
         """Return the message of a row that was read from the table (op r)."""
         return self._copied % (_encode(row), at_ms, lsn, now_ms)
 
-    def changed(
-        self,
-        op: bytes,
-        before: dict[str, object] | None,
-        after: dict[str, object] | None,
-        origin: Origin,
-        now_ms: int,
-    ) -> bytes:
-        """Return the message of a change (op c, u or d)."""
-        return self._message(
-            _NONE if before is None else _encode(before), _NONE if after is None else _encode(after), op, origin, now_ms
-        )
+    def changes(self, transaction: int, at_ms: int, commit: int, count: int = 0) -> Changed:
+        """Return what makes the messages of a transaction's changes: its id, its commit's epoch ms and position.
 
-    def removed(self, key: bytes, origin: Origin, now_ms: int) -> bytes:
+        count: how many changes of the table came before in the transaction.
+        """
+        return Changed(self._changed % (at_ms, commit, transaction, transaction, commit), count)
+
+
+class Changed:
+    """Makes the messages of one transaction's changes of one table."""
+
+    __slots__ = ("_template", "count")
+
+    def __init__(self, template: bytes, count: int) -> None:
+        self._template = template
+        self.count = count
+
+    def change(self, op: bytes, before: object, after: object, position: int, order: int, now_ms: int) -> bytes:
+        """Return the message of a change (op c, u or d). order: its number in the transaction, from 1. Call it once for each."""
+        self.count += 1
+        old = _NONE if before is None else _encode(before)
+        new = _NONE if after is None else _encode(after)
+        return self._template % (old, new, position, position, op, now_ms, order, self.count)
+
+    def removed(self, key: bytes, position: int, order: int, now_ms: int) -> bytes:
         """Return the message of a row of which only the message key is known (op d, by a truncate)."""
-        return self._message(key, _NONE, DELETE, origin, now_ms)
-
-    def _message(self, before: bytes, after: bytes, op: bytes, origin: Origin, now_ms: int) -> bytes:
-        xid, at_ms, lsn, commit, order, table_order = origin
-        return self._changed % (
-            before,
-            after,
-            at_ms,
-            commit,
-            lsn,
-            xid,
-            lsn,
-            op,
-            now_ms,
-            xid,
-            commit,
-            order,
-            table_order,
-        )
+        return self.change(DELETE, msgspec.Raw(key), None, position, order, now_ms)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
@@ -19,13 +19,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from millstream.app.names import SCHEMAS
 from millstream.client.admin import LATEST, end_offsets, ensure_topics, offsets
-from millstream.client.connect import TIMEOUT_S, admin, config, result
+from millstream.client.connect import TIMEOUT_S, admin, result
+from millstream.client.consumer import consumer, is_unreadable, unreadable
 from millstream.client.producer import producer
 from millstream.settings import Kafka, MillstreamError
 
 MAX_MESSAGE = 16 << 20  # bytes of a message, so of a row; Kafka's own default of 1 MB stops at ordinary documents
 MAX_BUFFERED_KB = 32 << 10  # unacknowledged bytes: the source's log keeps the rest
 MAX_BUFFERED_MESSAGES = 50_000
+# While five batches are under way, which take an fsync each, librdkafka asks all the time whether another may go: few and
+# large ones cost a third.
+BATCH = 4_000_000
+LINGER_MS = 20
 _FLUSH_S = 0.5
 _READ_S = 60.0  # a topic that gives nothing for so long cannot be read
 _BATCH = 1000
@@ -82,6 +87,8 @@ class KafkaSink:
             queue_buffering_max_kbytes=MAX_BUFFERED_KB,
             queue_buffering_max_messages=MAX_BUFFERED_MESSAGES,
             compression_type="lz4",
+            batch_size=BATCH,
+            linger_ms=LINGER_MS,
             delivery_report_only_error=True,
         )
         self._produce = self._producer.produce
@@ -210,20 +217,12 @@ class KafkaSink:
         left = dict(until)
         if not left:
             return
-        consumer = Consumer(
-            config(
-                self._kafka,
-                group_id="millstream.capture",  # required by the client; nothing is joined and nothing committed
-                enable_auto_commit=False,
-                enable_partition_eof=True,
-                auto_offset_reset="earliest",
-            )
-        )
+        reader = consumer(self._kafka, "millstream.capture", enable_partition_eof=True)
         try:
-            consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
+            reader.assign([TopicPartition(topic, partition, 0) for partition in left])
             quiet = 0.0
             while left:
-                batch = consumer.consume(_BATCH, _POLL_S)
+                batch = reader.consume(_BATCH, _POLL_S)
                 if not waiting():
                     raise MillstreamError(f"stopped while reading topic {topic!r}")
                 quiet = 0.0 if batch else quiet + _POLL_S
@@ -238,10 +237,12 @@ class KafkaSink:
                             left.pop(partition, None)
                     elif problem.code() == KafkaError._PARTITION_EOF:  # compaction may have removed the last offsets
                         left.pop(partition, None)
+                    elif is_unreadable(problem):
+                        raise unreadable(message)
                     else:
                         raise MillstreamError(f"topic {topic!r} cannot be read: {problem.str()}")
         finally:
-            consumer.close()
+            reader.close()
 
     def _failed(self, error: KafkaError | None, message: Message) -> None:
         topic = message.topic() or ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,22 +15,29 @@ if TYPE_CHECKING:
 
     from millstream.run.checks import Finding
 
+File = Annotated[
+    str | None,
+    typer.Argument(metavar="[FILE]", help="an application: then what it needs is looked at; without, everything"),
+]
 _SIGNS = {"ok": "[green]✓[/]", "note": "[yellow]![/]", "broken": "[red]✗[/]"}
 
 
 @command(example="millstream doctor --kafka localhost:9092")
-def doctor(at: Common) -> None:
+def doctor(at: Common, file: File = None) -> None:
     """Say what is there, which versions, what is wrong and what to do. Ends with 1 when something is broken."""
     from rich.console import Console
 
+    from millstream.app import load
+    from millstream.app.graph import graph
     from millstream.run.checks import examine
 
+    planned = graph(load(file), at.settings) if file else None
     if at.json:
-        findings = list(examine(at.settings))
+        findings = list(examine(at.settings, planned))
         at.out.document([asdict(finding) for finding in findings])
         sound = all(finding.verdict != "broken" for finding in findings)
     else:
-        sound = show(Console(), examine(at.settings))
+        sound = show(Console(), examine(at.settings, planned))
     if not sound:
         raise typer.Exit(1)
 

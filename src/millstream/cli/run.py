@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli.common import Common, command
-from millstream.settings.extras import need
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,11 +27,20 @@ Listen = Annotated[
 Page = Annotated[
     str | None, typer.Option("--page", metavar="HOST:PORT", help="where the page is served; default: any free port")
 ]
+Fill = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DATABASE=FILE",
+        help="SQL that makes and fills the tables of a database of the embedded PostgreSQL; run once in a data folder",
+    ),
+]
 Open = Annotated[bool, typer.Option("--open", help="open the page in a browser when it is ready")]
 
 
 @command(example="millstream run flights.py --open")
-def run(at: Common, file: File, listen: Listen = None, page: Page = None, open_: Open = False) -> None:
+def run(
+    at: Common, file: File, listen: Listen = None, page: Page = None, fill: Fill = None, open_: Open = False
+) -> None:
     """Run an application: log, database, capture, Spark, alerts and page, in one data folder, until Ctrl-C.
 
     What has an address (--kafka, --postgres, --spark, sources in millstream.toml) is used where it is; the rest runs here.
@@ -43,8 +51,8 @@ def run(at: Common, file: File, listen: Listen = None, page: Page = None, open_:
     from millstream.app import load
 
     app = load(file)
-    need("postgresql", by="`millstream run`")
     from millstream.run.checks import settings_file
+    from millstream.run.fill import filling
     from millstream.run.progress import Progress
     from millstream.run.supervisor import Supervisor
 
@@ -54,7 +62,15 @@ def run(at: Common, file: File, listen: Listen = None, page: Page = None, open_:
         for finding in settings_file(at.settings):
             progress.say(f"{finding.found}. {finding.advice}")
         watch = (lambda status: at.out.line(asdict(status))) if at.json else progress.show
-        supervisor = Supervisor(app, at.settings, file=file, listen=listens, watch=watch, say=progress.say)
+        supervisor = Supervisor(
+            app,
+            at.settings,
+            file=file,
+            extra=filling(app, at.settings, fill or ()),
+            listen=listens,
+            watch=watch,
+            say=progress.say,
+        )
         with supervisor.signals(), supervisor:
             if supervisor.wait_ready():
                 progress.settled()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -64,6 +64,27 @@ def committed(kafka: Kafka, group: str) -> dict[tuple[str, int], TopicPartition]
             return {}
         raise
     return {(tp.topic, tp.partition): tp for tp in partitions if tp.offset >= 0}
+
+
+def committed_by(kafka: Kafka, groups: Iterable[str]) -> dict[str, dict[tuple[str, int], TopicPartition]]:
+    """Return what each of the groups has committed, as `committed` does.
+
+    A broker is asked for one group in one request (librdkafka takes no more), but all are under way at the same time.
+    """
+    asked = {}
+    for group in groups:
+        request = [ConsumerGroupTopicPartitions(group)]
+        asked[group] = admin(kafka).list_consumer_group_offsets(request, request_timeout=TIMEOUT_S)[group]
+    found = {}
+    for group, future in asked.items():
+        try:
+            partitions = result(future, kafka, f"offsets of group {group!r} cannot be read").topic_partitions or []
+            found[group] = {(tp.topic, tp.partition): tp for tp in partitions if tp.offset >= 0}
+        except MillstreamError as error:
+            if code(error) not in {*COORDINATING, KafkaError.GROUP_ID_NOT_FOUND}:
+                raise
+            found[group] = committed(kafka, group)
+    return found
 
 
 def commit(kafka: Kafka, group: str, position: Mapping[tuple[str, int], int]) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import ConfigResource, OffsetSpec  # type: ignore[att
 
 from millstream.client.admin import EARLIEST, LATEST, offsets, topic_names
 from millstream.client.connect import TIMEOUT_S, admin
-from millstream.client.groups import committed, groups
+from millstream.client.groups import committed_by, groups
 from millstream.monitor.forecast import Retention, Sample
 from millstream.monitor.probe import BATCH_BYTES, Place, Probe
 from millstream.settings import Kafka
@@ -72,7 +72,7 @@ class Meter:
         Raises MillstreamError when the log does not answer.
         """
         wanted = [g.name for g in groups(self._kafka)] if names is None else list(names)
-        positions = {group: committed(self._kafka, group) for group in wanted}
+        positions = committed_by(self._kafka, wanted)
         existing = set(topic_names(self._kafka))  # offsets outlive the topics they were committed for
         places = sorted({tp for position in positions.values() for tp in position if tp[0] in existing})
         starts = offsets(self._kafka, places, EARLIEST)

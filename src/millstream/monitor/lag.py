@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millstream.client.admin import LATEST, Offsets, offsets, topic_names
-from millstream.client.groups import committed, groups
+from millstream.client.groups import committed_by, groups
 from millstream.settings import Kafka
 
 
@@ -26,19 +27,20 @@ class Lag:
 
 def all_lags(kafka: Kafka) -> list[Lag]:
     """Return the lag of every group in every partition it has a committed offset for, sorted. Raises MillstreamError."""
-    return _lags(kafka, [g.name for g in groups(kafka)])
+    return lags(kafka, [g.name for g in groups(kafka)])
 
 
 def group_lag(kafka: Kafka, group: str) -> list[Lag]:
     """Return the lag of one group by partition; empty when it never committed an offset. Raises MillstreamError."""
-    return _lags(kafka, [group])
+    return lags(kafka, [group])
 
 
-def _lags(kafka: Kafka, names: list[str]) -> list[Lag]:
-    if not names:
-        return []
-    positions = {group: committed(kafka, group) for group in names}
+def lags(kafka: Kafka, names: Iterable[str]) -> list[Lag]:
+    """Return the lag of the groups in every partition that they have a committed offset for, sorted. Raises MillstreamError."""
+    positions = committed_by(kafka, names)
     wanted = {tp for position in positions.values() for tp in position}
+    if not wanted:
+        return []
     existing = set(topic_names(kafka))  # offsets outlive the topics they were committed for
     ends: Offsets = offsets(kafka, sorted(tp for tp in wanted if tp[0] in existing), LATEST)
     return [

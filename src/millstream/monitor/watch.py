@@ -267,11 +267,15 @@ def _place(key: Key) -> str:
 
 
 class Watcher:
-    """Measures in a thread and writes to the topic. `snapshot` is replaced, never changed in place."""
+    """Measures in a thread and writes to the topic. `snapshot` is replaced, never changed in place.
 
-    def __init__(self, kafka: Kafka) -> None:
+    groups: which to measure; None for every group of the log.
+    """
+
+    def __init__(self, kafka: Kafka, groups: Sequence[str] | None = None) -> None:
         self.snapshot = Snapshot()
         self._kafka = kafka
+        self._groups = groups
         self._stop = threading.Event()
         self._judge = Judge()
         self._unsent: dict[str, dict[str, Any]] = {}
@@ -302,7 +306,8 @@ class Watcher:
                     if client is None:
                         ensure_topic(self._kafka, LAG)
                         for value in read(self._kafka).values:
-                            self._judge.know(value)
+                            if self._groups is None or value.get("group") in self._groups:
+                                self._judge.know(value)
                         client = producer(self._kafka, linger_ms=0)
                     self._measure(meter, client)
                     failing = False
@@ -315,7 +320,7 @@ class Watcher:
                 self._stop.wait(IDLE_S if failing else self._judge.pause)
 
     def _measure(self, meter: Meter, client: Producer) -> None:
-        at, measured = meter.measure()
+        at, measured = meter.measure(self._groups)
         retentions = meter.retention(b.topic for b in measured)
         found = self._judge.take(at, measured, retentions, meter.size)
         self.snapshot = self._judge.snapshot

@@ -15,10 +15,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from millstream import __version__
+from millstream.app.graph import Graph
+from millstream.app.outputs import POSTGRESQL
 from millstream.settings import Kafka, MillstreamError, Settings
 from millstream.settings.addresses import is_clear_secret
 from millstream.settings.extras import EXTRAS, install, lacking, need
@@ -33,7 +36,7 @@ _PATIENCE = 5.0
 _PACKAGES = ("confluent-kafka", "cramjam", "crc32c", "msgspec", "starlette", "uvicorn")
 _WITHOUT = {
     "spark": "views, streams and alerts need it",
-    "postgresql": "`run`, `plan`, `views` and captured tables need it",
+    "postgresql": "views and captured tables need it",
     "demo": "`millstream demo` needs it",
     "archive": "archives in object stores need it",
 }
@@ -61,22 +64,29 @@ class Finding:
     advice: str = ""
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
-    """Run all checks, one after another. A check that fails by itself is a finding too."""
-    checks: tuple[tuple[str, Callable[[Settings], Iterator[Finding]]], ...] = (
-        ("python", _python),
-        ("machine", _machine),
-        ("packages", _packages),
-        ("java", _java),
-        ("connector", _connector),
-        ("settings", settings_file),
-        ("data folder", _data),
-        ("log", _log),
-        ("postgres", _postgres),
-        ("sources", _sources),
-        ("spark", _spark),
+def examine(settings: Settings, graph: Graph | None = None) -> Iterator[Finding]:
+    """Run all checks, one after another. A check that fails by itself is a finding too.
+
+    graph: of an application: what its processes need is looked at, and nothing else; without one, everything.
+    """
+    spark = graph is None or "spark" in graph.extras
+    store = graph is None or bool(graph.databases or any(t.store == POSTGRESQL for t in graph.tables))
+    checks: tuple[tuple[str, Callable[[Settings], Iterator[Finding]], bool], ...] = (
+        ("python", _python, True),
+        ("machine", _machine, True),
+        ("packages", partial(_packages, graph=graph), True),
+        ("java", _java, spark),
+        ("connector", _connector, spark),
+        ("settings", settings_file, True),
+        ("data folder", _data, True),
+        ("log", _log, True),
+        ("postgres", _postgres, store),
+        ("sources", partial(_sources, graph=graph), True),
+        ("spark", _spark, spark),
     )
-    for name, check in checks:
+    for name, check, needed in checks:
+        if not needed:
+            continue
         try:
             yield from check(settings)
         except MillstreamError as error:
@@ -114,11 +124,19 @@ def _machine(settings: Settings) -> Iterator[Finding]:
     yield Finding("disk", verdict, f"{free / _GB:.1f} GB free at {folder}", "" if verdict == "ok" else advice)
 
 
-def _packages(_: Settings) -> Iterator[Finding]:
+def _packages(_: Settings, graph: Graph | None = None) -> Iterator[Finding]:
     yield Finding("millstream", "ok", __version__)
     yield from map(_package, _PACKAGES)
     for extra, modules in EXTRAS.items():
         absent = lacking(extra)
+        if graph is not None and extra not in graph.extras:
+            continue
+        if len(absent) == len(modules) and graph is not None:
+            whose = ", ".join(p.name for p in graph.processes if extra in p.extras)
+            yield Finding(
+                f"extra {extra}", "broken", "not installed", f"{graph.app} needs it ({whose}): {install(extra)}"
+            )
+            continue
         if len(absent) == len(modules):
             yield Finding(f"extra {extra}", "note", "not installed", f"{_WITHOUT[extra]}: {install(extra)}")
             continue
@@ -267,8 +285,11 @@ def _postgres(settings: Settings) -> Iterator[Finding]:
         yield Finding("postgres", "ok", f"embedded {version}, not running")
 
 
-def _sources(settings: Settings) -> Iterator[Finding]:
+def _sources(settings: Settings, graph: Graph | None = None) -> Iterator[Finding]:
+    read = None if graph is None else {t.source.database for t in graph.captured}
     for name, conninfo in settings.sources.items():
+        if read is not None and name not in read:
+            continue
         try:
             yield _database(f"source {name}", conninfo, replicates=True)
         except MillstreamError as error:

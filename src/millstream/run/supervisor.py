@@ -14,9 +14,6 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from urllib.parse import urlsplit
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
 from millstream.app import App
 from millstream.app.graph import STORE, Graph, graph
 from millstream.app.process import TOPICS, Process
@@ -69,12 +66,11 @@ class Supervisor:
         watch: called with every change of a part, on the supervisor's thread; must not wait.   say: called with remarks.
         Raises MillstreamError when the plan does not work out.
         """
-        if app.queries:
-            need("spark", by=f"the application {app.name!r}")
         self._given = settings or Settings.load()
         self._given = dataclasses.replace(self._given, data=self._given.data.expanduser().absolute())
         self._listen = _checked(listen or {})
         self.graph: Graph = self._make_graph(app)
+        need(*self.graph.extras, by=f"the application {app.name!r}")
         self._file = file or file_of(app)
         self._arrangement = arrange([*self.graph.processes, *self._make_steps(), *self._prepared(extra)])
         self._once = {part.name for part in extra if isinstance(part, Step) and part.once}
@@ -250,9 +246,7 @@ class Supervisor:
     def settings(self) -> Settings:
         """Return the settings with the addresses of the embedded parts that are ready: what children and steps get."""
         postgres = self._running.addresses.get("postgres")
-        embedded = {
-            name: make_conninfo(postgres, dbname=name) for name in self.graph.databases if postgres and name != STORE
-        }
+        embedded = {name: _database(postgres, name) for name in self.graph.databases if postgres and name != STORE}
         kafka = self._running.addresses.get("kafka")
         return dataclasses.replace(
             self._given,
@@ -323,7 +317,7 @@ class Supervisor:
 
     def _store(self) -> str | None:
         postgres = self._running.addresses.get("postgres")
-        return make_conninfo(postgres, dbname=STORE) if postgres else None
+        return _database(postgres, STORE) if postgres else None
 
     def _name(self, name: str) -> str:
         names = [p.name for p in self._arrangement.parts]
@@ -434,15 +428,23 @@ def _known(value: str | None, what: str) -> str:
     return value
 
 
+def _database(postgres: str, name: str) -> str:
+    from millstream.postgresql.connect import with_database  # only where there is one: an application may do without
+
+    return with_database(postgres, name)
+
+
 def _port_in(facts: Mapping[str, object]) -> int:
     """The port of the server that reported its address, or 0."""
     try:
         if isinstance(kafka := facts.get("kafka"), str):
             return split_address(kafka)[1]
         if isinstance(postgres := facts.get("postgres"), str):
+            from psycopg.conninfo import conninfo_to_dict
+
             return int(str(conninfo_to_dict(postgres).get("port") or 0))
         if isinstance(console := facts.get("console"), str):
             return urlsplit(console).port or 0
-    except (ValueError, MillstreamError, psycopg.Error):
+    except (ValueError, MillstreamError):
         pass
     return 0

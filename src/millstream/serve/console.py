@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from millstream.app.names import DEAD_LETTERS, group
 from millstream.monitor.status import Follower
@@ -14,6 +14,7 @@ from millstream.serve.known import judged
 from millstream.serve.letters import Letters
 from millstream.serve.positions import Positions, Reading
 from millstream.serve.state import (
+    Connection,
     DeadLetters,
     GroupState,
     PartState,
@@ -26,8 +27,10 @@ from millstream.serve.state import (
     ViewState,
 )
 from millstream.serve.text import is_number
-from millstream.serve.views import Views
 from millstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from millstream.serve.views import Views
 
 MAX_TOPICS = 300  # topics and groups that the page lists; `millstream topics` lists them all
 _JOIN_S = 2.0  # how long threads that wait for silent servers may hold up the end; all are daemons
@@ -38,7 +41,7 @@ Facts = Mapping[tuple[str, str], Mapping[str, Any]]
 class Console:
     """Owns the readers of one application. description: what `app.graph.describe` returns.
 
-    conninfo: of the store of views, "" for none.
+    conninfo: of the store of views, "" for none.   groups: the consumer groups to look at; None for every group of the log.
     """
 
     def __init__(
@@ -48,18 +51,17 @@ class Console:
         conninfo: str,
         stop: threading.Event,
         on_news: Callable[[], None] = lambda: None,
+        groups: Sequence[str] | None = None,
     ) -> None:
         self.description = description
         self.activity = Activity(stop)
-        self._positions = Positions(kafka, self.activity)
+        self._positions = Positions(kafka, self.activity, groups)
         self._follower = Follower(kafka, description["app"])
-        queries = description["queries"]
-        self._views = Views(
-            description["app"],
-            conninfo,
-            {table: q["key"] for q in queries for table in q["tables"]},
-            self.activity,
-        )
+        self._views: Views | None = None
+        if keys := {table: q["key"] for q in description["queries"] for table in q["tables"]}:
+            from millstream.serve.views import Views  # an application without views needs no database driver
+
+            self._views = Views(description["app"], conninfo, keys, self.activity)
         self._letters = Letters(
             kafka,
             [t["name"] for t in description["topics"] if t["role"] == "alert"],
@@ -71,6 +73,7 @@ class Console:
         self._threads = [
             threading.Thread(target=reader.run, name=f"console-{name}", daemon=True)
             for name, reader in (("log", self._positions), ("letters", self._letters), ("views", self._views))
+            if reader is not None
         ]
 
     def start(self) -> None:
@@ -92,7 +95,7 @@ class Console:
         """Whether log and views have been read since a moment (epoch seconds), or do not answer."""
         return all(
             c.error is not None or (c.since is not None and c.since >= moment)
-            for c in (self._positions.connection, self._views.connection)
+            for c in (self._positions.connection, self._views.connection if self._views else None)
             if c is not None
         )
 
@@ -112,10 +115,10 @@ class Console:
             self.description,
             reading=self._positions.reading,
             facts=self._follower.latest,
-            views=self._views.states,
+            views=self._views.states if self._views else {},
             alerts=self._letters,
             kafka=self._positions,
-            postgres=self._views,
+            postgres=self._views.connection if self._views else None,
             at=time.time(),
         )
         return judged(state)
@@ -129,7 +132,7 @@ def assemble(
     views: Mapping[str, ViewState],
     alerts: Letters,
     kafka: Positions,
-    postgres: Views,
+    postgres: Connection | None,
     at: float,
 ) -> State:
     """Return the page's state from the readers' values."""
@@ -141,7 +144,7 @@ def assemble(
         app=description["app"],
         at=at,
         kafka=kafka.connection,
-        postgres=postgres.connection,
+        postgres=postgres,
         totals=totals(topics, groups, dead, _whole(facts.get(("late", "rows"), {}).get("dropped"))),
         topics=topics,
         groups=groups,

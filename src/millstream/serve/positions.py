@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millstream.client.admin import LATEST, Offsets, TopicFacts, describe_topics, offsets
-from millstream.monitor.lag import Lag, all_lags
+from millstream.monitor.lag import Lag, all_lags, lags
 from millstream.serve.activity import Activity
 from millstream.serve.rates import Rates
 from millstream.serve.state import Connection
@@ -35,13 +35,17 @@ class Reading:
 
 
 class Positions:
-    """Reads the log in a thread (`run`). `reading` is replaced, never changed in place, so any thread may look at it."""
+    """Reads the log in a thread (`run`). `reading` is replaced, never changed in place, so any thread may look at it.
 
-    def __init__(self, kafka: Kafka, activity: Activity) -> None:
+    groups: the consumer groups to look at; None for every group of the log.
+    """
+
+    def __init__(self, kafka: Kafka, activity: Activity, groups: Sequence[str] | None = None) -> None:
         self.reading = Reading()
         self.error: str | None = None
         self._kafka = kafka
         self._activity = activity
+        self._groups = groups
         self._rates = Rates()
         self._began: float | None = None  # of the reading under way
         self._described = 0.0
@@ -83,7 +87,7 @@ class Positions:
             self._topics = {t.name: t for t in describe_topics(self._kafka)}
             self._described = now
         ends = offsets(self._kafka, [(t.name, p) for t in self._topics.values() for p in t.end], LATEST)
-        lags = tuple(all_lags(self._kafka)) if self._activity.looking else self.reading.lags
+        behind = self._lags() if self._activity.looking else self.reading.lags
         totals: dict[str, int] = dict.fromkeys(self._topics, 0)
         for (name, _), end in ends.items():
             totals[name] += end
@@ -92,7 +96,10 @@ class Positions:
             at=at,
             topics=dict(self._topics),
             ends=ends,
-            lags=lags,
+            lags=behind,
             rates={name: self._rates.now(name) for name in totals},
             histories={name: self._rates.history(name) for name in totals},
         )
+
+    def _lags(self) -> tuple[Lag, ...]:
+        return tuple(all_lags(self._kafka) if self._groups is None else lags(self._kafka, self._groups))

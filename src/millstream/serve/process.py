@@ -1,4 +1,7 @@
-"""The console of an application as a process; its argument is where it listens, loopback only."""
+"""The console of an application as a process; its argument is where it listens, loopback only.
+
+A second argument, "shared", says that the log is others' too: then only the application's own consumer groups are looked at.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from millstream.web.access import FILE
 
 def main(call: Call) -> None:
     """Serve the console until asked to end."""
-    [listen] = call.arguments
+    listen, *more = call.arguments
+    description = describe(call.file)
     run(
-        describe(call.file),
+        description,
         call.settings.log,
         call.settings.postgres,
         listen=listen,
@@ -22,4 +26,5 @@ def main(call: Call) -> None:
         token=token(call.settings.data),
         sessions=call.settings.data / FILE,
         origins=call.settings.console_origins,
+        groups=description["groups"] if "shared" in more else None,
     )

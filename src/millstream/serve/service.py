@@ -54,6 +54,7 @@ def run(
     token: str | None = None,
     sessions: Path | None = None,
     origins: Sequence[str] = (),
+    groups: Sequence[str] | None = None,
 ) -> None:
     """Serve the console of an application until `stop` is set.
 
@@ -61,6 +62,7 @@ def run(
     ready: called with {"console": address} once the page can be opened; the address bears a token that works once.
     token: with which programs may read /metrics; None: only signed-in browsers.
     sessions: the file that keeps links and sessions over restarts; None: in memory.
+    groups: the consumer groups to look at and to warn of; None for every group of the log.
     origins: where a tunnel or proxy shows the page, beside the address itself.
     Neither the log nor the database need to be there: the page says so, and shows them when they come.
     Raises MillstreamError when the address is not loopback or taken.
@@ -73,7 +75,7 @@ def run(
         raise
     access = Access(port_of(bound), sessions)
     url = url_of(bound)
-    service = Service(description, kafka, conninfo, access, allowed, stop)
+    service = Service(description, kafka, conninfo, access, allowed, stop, groups)
     application = service.application({"/metrics": token} if token else {})
     serve(
         application,
@@ -95,11 +97,12 @@ class Service:
         access: Access,
         origins: frozenset[str],
         stop: threading.Event,
+        groups: Sequence[str] | None = None,
     ) -> None:
         self.hub = Hub()
-        self.console = Console(description, kafka, conninfo, stop, self._on_news)
+        self.console = Console(description, kafka, conninfo, stop, self._on_news, groups)
         # Here, since this process runs as long as the application does and has a connection to the log anyway.
-        self.watcher = Watcher(kafka)
+        self.watcher = Watcher(kafka, groups)
         self.pages = Pages(description)
         self._access = access
         self._origins = origins

@@ -65,42 +65,54 @@ def as_input(frame: DataFrame) -> DataFrame:
     return frame.alias(INPUT)
 
 
-def _all(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _items(plan.children()):
-        yield from _all(child)
+def is_input(node: Any) -> bool:
+    """Tell whether a node of a plan is the mark that ends an input."""
+    return bool(node.nodeName() == "SubqueryAlias" and node.identifier().name() == INPUT)
 
 
 def _added(plan: Any) -> Iterator[Any]:
     """The operators from the outermost on, without those of the inputs."""
-    if plan.nodeName() == "SubqueryAlias" and plan.identifier().name() == INPUT:
+    if is_input(plan):
         return
     yield plan
-    for child in _items(plan.children()):
+    for child in items(plan.children()):
         yield from _added(child)
 
 
-def _plan(frame: DataFrame) -> Any:
+def analyzed(frame: DataFrame) -> Any:
+    """Return the frame's analyzed plan, as Spark's own object."""
     return frame._jdf.queryExecution().analyzed()  # type: ignore[operator]
 
 
-def _items(sequence: Any) -> Iterator[Any]:
+def items(sequence: Any) -> Iterator[Any]:
+    """Yield what is in a sequence of Scala's."""
     for index in range(sequence.size()):
         yield sequence.apply(index)
 
 
 def operators(frame: DataFrame) -> list[str]:
     """Return the names of the operators that the function added, in Spark's analyzed plan, from the outermost on."""
-    return [str(node.nodeName()) for node in _added(_plan(frame))]
+    return [str(node.nodeName()) for node in _added(analyzed(frame))]
 
 
 def stateful(frame: DataFrame) -> list[str]:
-    """Return in users' words which operators need more than one row at a time; empty for a function that maps and filters."""
-    found = [_STATEFUL[name] for name in dict.fromkeys(operators(frame)) if name in _STATEFUL]
-    joins = [node for node in _added(_plan(frame)) if node.nodeName() == "Join"]
-    if any(join.left().isStreaming() and join.right().isStreaming() for join in joins):
-        found.append("a join of two streams")
-    return found
+    """Return in users' words which operators need more than one row at a time; empty for a function that maps and filters.
+
+    Of a stream only what is over the stream counts: what a function makes of a table first is computed again in each batch.
+    """
+    plan = analyzed(frame)
+    streams = plan.isStreaming()
+    found = [state_of(n) if streams else _STATEFUL.get(str(n.nodeName()), "") for n in _added(plan)]
+    return [words for words in dict.fromkeys(found) if words]
+
+
+def state_of(node: Any) -> str:
+    """Return in users' words what a node of a plan is that keeps state of a stream, "" for one that keeps none."""
+    if not node.isStreaming():
+        return ""
+    if node.nodeName() == "Join":
+        return "a join of two streams" if node.left().isStreaming() and node.right().isStreaming() else ""
+    return _STATEFUL.get(str(node.nodeName()), "")
 
 
 def aggregates(frame: DataFrame) -> bool:
@@ -115,14 +127,16 @@ def multiplies(frame: DataFrame) -> bool:
 
 def not_repeatable(frame: DataFrame) -> list[str]:
     """Return the expressions that give another value when a row is computed again, as Spark writes them."""
-    return [str(e.sql()) for node in _added(_plan(frame)) for top in _items(node.expressions()) for e in _changing(top)]
+    return [
+        str(e.sql()) for node in _added(analyzed(frame)) for top in items(node.expressions()) for e in _changing(top)
+    ]
 
 
 def _changing(expression: Any) -> Iterator[Any]:
     if expression.getClass().getSimpleName() in _NOW:
         yield expression
         return
-    inner = [found for child in _items(expression.children()) for found in _changing(child)]
+    inner = [found for child in items(expression.children()) for found in _changing(child)]
     if not inner and not expression.deterministic():
         inner = [expression]
     yield from inner
@@ -171,7 +185,7 @@ def output_mode(where: str, frame: DataFrame, wanted: Sequence[str]) -> str:
     reason: AnalysisException | None = None
     for mode in wanted:
         try:
-            checker.checkForStreaming(_plan(frame), getattr(modes, mode.capitalize())())
+            checker.checkForStreaming(analyzed(frame), getattr(modes, mode.capitalize())())
             return mode
         except AnalysisException as error:
             reason = reason or error
@@ -194,40 +208,40 @@ def check_realtime(where: str, frame: DataFrame) -> None:
 
 def check_bounded(where: str, frame: DataFrame) -> None:
     """Raise MillstreamError, beginning with `where`, when the state of an operator would grow for ever."""
-    for node in _added(_plan(frame)):
+    for node in _added(analyzed(frame)):
         if not node.isStreaming():
             continue
         match node.nodeName():
             case "Aggregate":
-                windows = [g for g in _items(node.groupingExpressions()) if _is_window(g)]
+                windows = [g for g in items(node.groupingExpressions()) if _is_window(g)]
                 if windows and not any(_has_watermark(g) for g in windows):
                     raise MillstreamError(
                         f"{where}: the window is over a column that is no event time, so no window ever closes and all are kept"
                         ' for ever. Declare the column as the topic\'s: app.topic(…, event_time="…", lateness="…"), and use it.'
                     )
             case "Deduplicate":
-                if not any(_has_watermark(key) for key in _items(node.keys())):
+                if not any(_has_watermark(key) for key in items(node.keys())):
                     raise MillstreamError(
                         f"{where}: dropDuplicates keeps every value that it saw for ever. Say for how long:"
                         " .dropDuplicatesWithinWatermark([…]) keeps them for the topic's lateness; or add the event time"
                         " to the columns."
                     )
             case "Join":
-                if node.left().isStreaming() and node.right().isStreaming():
+                if state_of(node):
                     _check_join(where, node, frame.sparkSession._jvm)
 
 
 def drops_late(frame: DataFrame) -> bool:
     """Tell whether the function has an operator that leaves late rows out: one that keeps state for a time."""
-    return any(_goes_by_time(node) for node in _added(_plan(frame)))
+    return any(_goes_by_time(node) for node in _added(analyzed(frame)))
 
 
 def _goes_by_time(node: Any) -> bool:
     name = str(node.nodeName())
     if name == "Aggregate":
-        return any(_has_watermark(g) for g in _items(node.groupingExpressions()))
+        return any(_has_watermark(g) for g in items(node.groupingExpressions()))
     if name == "Deduplicate":
-        return any(_has_watermark(key) for key in _items(node.keys()))
+        return any(_has_watermark(key) for key in items(node.keys()))
     if name == "Join":
         return _is_bounded(node)
     return name == "DeduplicateWithinWatermark" or name.startswith(("FlatMapGroups", "TransformWithState"))
@@ -242,7 +256,7 @@ def _check_join(where: str, join: Any, jvm: Any) -> None:
             " event_time=… and lateness=… of both topics."
         )
     parts = list(_conjuncts(join.condition().get(), jvm))
-    if any(_has_watermark(a) for equal in _equalities(join.condition().get()) for a in _items(equal.children())):
+    if any(_has_watermark(a) for equal in _equalities(join.condition().get()) for a in items(equal.children())):
         return
     helper, some = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper, jvm.scala.Option.apply
     sides = {"left": (join.left(), join.right()), "right": (join.right(), join.left())}
@@ -263,7 +277,7 @@ def _conjuncts(condition: Any, jvm: Any) -> Iterator[Any]:
             yield expressions.GreaterThanOrEqual(condition.input(), condition.lower())
             yield expressions.LessThanOrEqual(condition.input(), condition.upper())
         case "And":
-            for child in _items(condition.children()):
+            for child in items(condition.children()):
                 yield from _conjuncts(child, jvm)
         case _:
             yield condition
@@ -286,15 +300,15 @@ def _is_bounded(join: Any) -> bool:
     if join.condition().isEmpty():
         return False
     condition = join.condition().get()
-    if any(_has_watermark(a) for equal in _equalities(condition) for a in _items(equal.children())):
+    if any(_has_watermark(a) for equal in _equalities(condition) for a in items(equal.children())):
         return True
-    return sum(_has_watermark(a) for a in _items(condition.references().toSeq())) > 1
+    return sum(_has_watermark(a) for a in items(condition.references().toSeq())) > 1
 
 
 def _equalities(condition: Any) -> Iterator[Any]:
     match condition.getClass().getSimpleName():
         case "And":
-            for child in _items(condition.children()):
+            for child in items(condition.children()):
                 yield from _equalities(child)
         case "EqualTo" | "EqualNullSafe":
             yield condition

@@ -16,7 +16,7 @@ from millstream.app.query import Query
 from millstream.settings import Kafka, MillstreamError, Settings
 from millstream.spark.analysis import stateful
 from millstream.spark.session import Writer, is_local
-from millstream.spark.tables import TableCopies
+from millstream.spark.tables import Copies
 from millstream.spark.watermark import Watermark
 from millstream.stores import folder
 from millstream.stores.store import Kept
@@ -30,7 +30,7 @@ class Context:
     spark: SparkSession
     app: str
     settings: Settings
-    tables: TableCopies
+    tables: Copies
     wrote: Callable[[str, int], None] = lambda query, rows: None  # told by a query that writes its rows itself
     # What writes topics exactly once, by query; it commits the query's position itself, with the rows.
     topics: dict[str, Topics] = field(default_factory=dict)
@@ -80,16 +80,24 @@ class Context:
 
         return self.writer(frame, query, mode).foreachBatch(guarded).start()
 
+    def check_state(self, name: str, frame: DataFrame) -> None:
+        """Raise MillstreamError when a query keeps state that would be lost with a cluster's workers."""
+        if self.settings.checkpoints is None and not is_local(self.master) and (kept := stateful(frame)):
+            raise MillstreamError(
+                f"query {name!r} keeps state ({kept[0]}), which the workers of {self.master} would lose with"
+                " their disks: give `checkpoints`, a folder that the driver and every worker have under the same path."
+            )
+
+    @property
+    def master(self) -> str:
+        """Where the queries run, as Spark names it."""
+        return self.settings.spark or str(self.spark.sparkContext.master)
+
     def named(
         self, frame: DataFrame, name: str, mode: str, every: timedelta, *, realtime: bool = False
     ) -> DataStreamWriter:
         """Return a stream writer as `writer` does, for a query that no application declares."""
-        kept = stateful(frame)
-        if kept and self.settings.checkpoints is None and not is_local(str(self.spark.sparkContext.master)):
-            raise MillstreamError(
-                f"query {name!r} keeps state ({kept[0]}), which the workers of {self.spark.sparkContext.master} would lose with"
-                " their disks: give `checkpoints`, a folder that the driver and every worker have under the same path."
-            )
+        self.check_state(name, frame)
         interval = f"{max(1, every // timedelta(milliseconds=1))} milliseconds"
         trigger = {"realTime": interval} if realtime else {"processingTime": interval}
         return (

@@ -79,15 +79,29 @@ def keep(kafka: Kafka, checkpoint: Path, topics: Sequence[str], where: str, *, s
     now = identities(kafka, topics)
     sources = positions(checkpoint)
     change = compare(sources, _known(checkpoint), now)
+    if state:
+        _refuse(change, sources, where, aside)
     if change:
-        if state:
-            raise MillstreamError(f"{where}: {_words(change)}. {_again(aside)}")
         _replace(checkpoint, moved(sources, change, start_offsets(kafka, change.again)), aside)
-    elif change.new and sources and state:
+    _note(checkpoint, now)
+
+
+def check(checkpoint: Path, topics: Sequence[str], where: str, aside: Path) -> None:
+    """Raise MillstreamError, as `keep` would, for a query with state that reads other topics than its checkpoint has.
+
+    It asks no log, so it cannot tell a topic that was made again.
+    """
+    sources = positions(checkpoint)
+    _refuse(compare(sources, {}, dict.fromkeys(topics, "")), sources, where, aside)
+
+
+def _refuse(change: Change, sources: Sequence[Source], where: str, aside: Path) -> None:
+    if change:
+        raise MillstreamError(f"{where}: {_words(change)}. {_again(aside)}")
+    if change.new and sources:
         raise MillstreamError(
             f"{where}: it now reads {_names(change.new)} too, which its state does not know. {_again(aside)}"
         )
-    _note(checkpoint, now)
 
 
 def positions(checkpoint: Path) -> list[Source]:

@@ -23,6 +23,23 @@ from millstream.spark.changelog import Reader, Snapshot, TableCopy, Tell
 from millstream.spark.rows import TableSchema
 
 
+class Copy(Protocol):
+    """What a frame needs of a table's copy; see TableCopy."""
+
+    @property
+    def name(self) -> str: ...
+
+    def schema(self) -> TableSchema: ...
+
+    def snapshot(self, reader: Reader) -> Snapshot: ...
+
+
+class Copies(Protocol):
+    """The copies of an application's tables, by name."""
+
+    def __getitem__(self, name: str) -> Copy: ...
+
+
 class _Context(Protocol):
     """What a frame needs of the context that all queries share."""
 
@@ -30,7 +47,7 @@ class _Context(Protocol):
     def spark(self) -> SparkSession: ...
 
     @property
-    def tables(self) -> TableCopies: ...
+    def tables(self) -> Copies: ...
 
 
 class TableCopies:
@@ -72,7 +89,7 @@ def frame(context: _Context, table: Table) -> DataFrame:
     return frame_of(context.spark, copy)
 
 
-def frame_of(spark: SparkSession, copy: TableCopy) -> DataFrame:
+def frame_of(spark: SparkSession, copy: Copy) -> DataFrame:
     """Return the frame of one copy; see `frame`."""
     schema = copy.schema()
     jvm: Any = spark._jvm
@@ -94,7 +111,7 @@ def frame_of(spark: SparkSession, copy: TableCopy) -> DataFrame:
 class _Files:
     """Spark's `FileIndex`, called from its process whenever it plans a read of the table."""
 
-    def __init__(self, gateway: Any, copy: TableCopy, schema: TableSchema) -> None:
+    def __init__(self, gateway: Any, copy: Copy, schema: TableSchema) -> None:
         self._gateway = gateway
         self._jvm = gateway.jvm
         self._copy = copy

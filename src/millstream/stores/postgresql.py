@@ -43,6 +43,11 @@ def keep(
     return KeptTable(settings.postgres, Target.of(claim.app, name, schema, key), claim, application)
 
 
+def check(app: str, name: str, schema: pa.Schema, key: Sequence[str]) -> None:
+    """See Store."""
+    Target.of(app, name, schema, key)
+
+
 def rebuild(settings: Settings, app: str, name: str) -> None:
     """See Store."""
     with connect(settings.postgres, autocommit=True) as connection:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["Running", "run", "running", "spark_session"]
 
 _HOME = {"Running": "harness", "run": "rows", "running": "harness", "spark_session": "rows"}
-_NEEDS = {"rows": "spark", "harness": "postgresql"}
+_NEEDS = {"rows": ("spark",), "harness": ()}  # what an application needs beside, its processes say when it is run
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     home = _HOME[name]
-    need(_NEEDS[home], by=f"ms.testing.{name}")
+    need(*_NEEDS[home], by=f"ms.testing.{name}")
     return getattr(import_module(f"{__name__}.{home}"), name)

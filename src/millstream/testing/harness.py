@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+<<<<<<< HEAD
 import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
@@ -24,15 +26,34 @@ from millstream.event import Event
 from millstream.monitor import catchup
 from millstream.postgresql.connect import address, connect
 from millstream.run.outside import messages
+=======
+from confluent_kafka import KafkaError, Message
+
+from millstream.app import App
+from millstream.app.inputs import Topic
+from millstream.client.producer import producer
+from millstream.client.tail import tail
+from millstream.event import Event
+from millstream.monitor import catchup
+>>>>>>> main
 from millstream.run.part import Context, Part, Step
 from millstream.run.supervisor import Supervisor
 from millstream.settings import Kafka, MillstreamError, Settings
 
+<<<<<<< HEAD
 START_TIMEOUT_S = (
     180.0  # Spark on a busy machine takes its time; a part that fails is reported at once, whatever this says
 )
+=======
+if TYPE_CHECKING:
+    import psycopg
 
-Prepare = str | Callable[[psycopg.Connection], object]
+# Spark on a busy machine takes its time; a part that fails is reported at once, whatever this says.
+START_TIMEOUT_S = 180.0
+SEND_TIMEOUT_S = 60.0
+>>>>>>> main
+
+Prepare = str | Callable[["psycopg.Connection"], object]
 
 
 class Running:
@@ -49,6 +70,8 @@ class Running:
 
     def database(self, name: str) -> psycopg.Connection:
         """Return a connection to the source database `name`; it commits each statement."""
+        import psycopg
+
         return psycopg.connect(self.supervisor.settings().source(name), autocommit=True)
 
     def produce(self, topic: Topic | str, events: Iterable[Event | bytes]) -> int:
@@ -69,6 +92,10 @@ class Running:
 
     def view(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a view, ordered by its columns."""
+        import psycopg
+        from psycopg import sql
+        from psycopg.rows import dict_row
+
         with psycopg.connect(self.supervisor.postgres, row_factory=dict_row) as connection:
             rows = connection.execute(
                 sql.SQL("SELECT * FROM {}").format(sql.Identifier(self.app.name, name))
@@ -119,37 +146,21 @@ def running(
     Raises MillstreamError when a part does not start, or when a source of yours is captured by an application of this name.
     """
     given = settings or Settings.embedded(data)
-    databases = {t.source.database for t in app.tables.values() if isinstance(t.source, PostgresTable)}
-    sources = {name: given.source(name) for name in sorted(databases) if given.source(name)}
-    published = {name for name, conninfo in sources.items() if _published(app, name, conninfo)}
+    captures = {name: t.source.process(given) for t in app.tables.values() if given.source(name := t.source.database)}
     steps = [
         Step(f"prepare-{name}", call=_preparing(name, what), after=_embedded(given, name), before={f"capture-{name}"})
         for name, what in (prepare or {}).items()
     ]
-    try:
+    with ExitStack() as sources:
+        for name, process in captures.items():
+            if (borrowed := getattr(import_module(process.module), "borrowed", None)) is not None:
+                sources.enter_context(borrowed(app.name, name, given))
         with Supervisor(app, replace(given, data=data), file=file, extra=[*steps, *extra]) as supervisor:
             if not supervisor.wait_ready(START_TIMEOUT_S):
                 raise MillstreamError(
                     f"the application ended while it was starting; its logs are in {supervisor.logs}."
                 )
             yield Running(app, supervisor)
-    finally:
-        for name, conninfo in sources.items():
-            with connect(conninfo, autocommit=True) as connection:
-                slot.remove(connection, slot.slot_name(app.name, name), publication=name not in published)
-
-
-def _published(app: App, source: str, conninfo: str) -> bool:
-    """Return whether the publication is there already. Refuse a slot: it belongs to an application that runs elsewhere."""
-    name = slot.slot_name(app.name, source)
-    with connect(conninfo, autocommit=True) as connection:
-        if slot.find(connection, name) is not None:
-            raise MillstreamError(
-                f"the source {source!r} at {address(conninfo)} has the replication slot {name}: an application named"
-                f" {app.name!r} captures it, and a test would take its changes away. Give the test a database of its own."
-                f" If a test that was killed left it: SELECT pg_drop_replication_slot('{name}');"
-            )
-        return slot.published(connection, name) is not None
 
 
 def _embedded(settings: Settings, name: str) -> set[str]:
@@ -158,6 +169,8 @@ def _embedded(settings: Settings, name: str) -> set[str]:
 
 def _preparing(name: str, what: Prepare) -> Callable[[Context], None]:
     def prepare(context: Context) -> None:
+        import psycopg
+
         with psycopg.connect(context.settings.source(name)) as connection:
             if isinstance(what, str):
                 connection.execute(cast("Any", what))

@@ -59,6 +59,32 @@ def test_what_is_released_is_delivered_again_until_it_was_too_often():
     assert p.start == p.next_offset == 5  # the third was the last
 
 
+def test_what_holds_nothing_to_deliver_is_passed():
+    p = SharePartition(0)
+    change = p.acquire("a", [(2, 3), (6, 7)], 100, LIMITS, 0.0, skipped=[(0, 1), (4, 5), (8, 8)])
+    p.make(change)
+    assert [tuple(each) for each in change.acquired] == [(2, 3, 1), (6, 7, 1)]
+    assert (change.update.start, change.update.batches, p.end) == (2, tuple(r for r in p.runs if r.state.done), 9)
+    acknowledge(p, 2, 3, Ack.ACCEPT, Ack.RELEASE)
+    acknowledge(p, 6, 7, Ack.ACCEPT)
+    assert (p.start, p.end, p.next_offset) == (3, 9, 3)
+    # what was available and has gone since (compaction) is passed, too; what others have is left to them
+    acquire(p, "b", [(9, 10)])
+    change = p.acquire("a", [], 100, LIMITS, 0.0, skipped=[(3, 12)])
+    p.make(change)
+    archived = dict.fromkeys((11, 12), ("ARCHIVED", 0))
+    assert not change.acquired and states(p) == {9: ("ACQUIRED", 1), 10: ("ACQUIRED", 1)} | archived
+    assert (change.update.start, p.end) == (9, 13)
+
+
+def test_what_is_passed_behind_what_was_not_wanted_is_not_passed_yet():
+    p = SharePartition(0)
+    change = p.acquire("a", [(0, 1), (3, 4)], 2, LIMITS, 0.0, skipped=[(2, 2), (5, 5)])
+    p.make(change)
+    assert [tuple(each) for each in change.acquired] == [(0, 1, 1)]
+    assert p.end == 2 and change.update is None
+
+
 def test_locks_end_and_may_be_renewed():
     p = SharePartition(0)
     acquire(p, batches=[(0, 4)])

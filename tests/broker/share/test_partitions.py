@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -32,6 +33,7 @@ from millstream.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
 )
 from millstream.protocol.messages.end_txn import EndTxnRequest
+from millstream.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millstream.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.broker.inside import Inside
 from tests.broker.share.workers import ACCEPT, RELEASE, Worker, acquired, configure, create, fresh, produce
@@ -95,6 +97,14 @@ class Transaction:
 
     def end(self, commit):
         assert self.wire.ask(EndTxnRequest("t", *self.producer, commit), 3).error_code == 0
+
+
+def test_who_coordinates_a_share_partition(inside, wire):
+    def find(key):
+        return wire.ask(FindCoordinatorRequest("", 2, [key]), 6).coordinators[0]
+
+    assert (find("a:group:AAAAAAAAAAAAAAAAAAAAAA:0").error_code, find("g:AAAAAAAAAAAAAAAAAAAAAA:0").node_id) == (0, 0)
+    assert find("g").error_code == find("g:AAAA:0").error_code == errors.INVALID_REQUEST
 
 
 def stands(wire, group):
@@ -235,6 +245,48 @@ def test_sessions_are_bounded(inside, wire, place, hire):
     inside.until(lambda: len(inside.broker.share_sessions) < 20)
     workers[20].session = 0
     assert workers[20].fetch().error_code == 0
+
+
+def test_what_is_acknowledged_of_a_commit_topic_is_on_disk(inside, wire):
+    topic, group = fresh("safe"), fresh("group")
+    create(wire, topic, millstream_durability="commit")
+    configure(wire, group, share_auto_offset_reset="earliest")
+    produce(wire, topic, b"a", b"b", b"c")
+    a = Worker(inside.address, group, topic)
+    assert a.join().error_code == 0
+    assert a.take() == [(0, 1), (1, 1), (2, 1)]
+    for acknowledge in (lambda: a.acknowledge((0, 0, ACCEPT)), lambda: len(a.take((1, 1, ACCEPT)))):
+        assert acknowledge() == 0
+        for name in (SHARE_TOPIC, "__consumer_offsets"):
+            [partition] = inside.broker.log.topics[name].partitions
+            assert partition.flushed_offset == partition.end_offset
+    request = a.request((2, 2, ACCEPT), wait=20_000)
+    a.wire.send(request, 2)
+    time.sleep(0.1)
+    produce(wire, topic, b"d")
+    assert acquired(a.wire.receive(request, 2)) == [(3, 1)]
+    a.close()
+
+
+def test_records_that_a_power_cut_has_taken(inside, wire, place, hire):
+    """What is said of them does not count for those that get their offsets."""
+    produce(wire, place[0], *[b"x"] * 10)
+    a = hire()
+    a.take()
+    assert a.acknowledge((0, 2, ACCEPT), (5, 6, ACCEPT)) == 0
+    a.close()
+    states, where = inside.broker.groups.share_states, Where(place[1], a.topic, 0)
+    inside.until(lambda: all(key != place[1] for key, _ in inside.broker.share_sessions._sessions))
+    for end, start, complete in ((8, 3, 2), (6, 3, 1), (2, 2, 0)):
+        done = threading.Event()
+        inside.loop.call_soon_threadsafe(lambda end=end, done=done: (states.truncate(where, end), done.set()))
+        assert done.wait(10)
+        assert (states.known[where].start, states.known[where].complete) == (start, complete)
+        assert all(run.last < end for run in states.known[where].batches)
+    inside.end()
+    inside.start()
+    assert inside.broker.groups.share_states.known[where].start == 2
+    assert [offset for offset, _ in hire().take()] == list(range(2, 10))
 
 
 def test_what_snapshots_replace_is_deleted(inside, wire, place, hire, monkeypatch):

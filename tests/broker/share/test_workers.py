@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
 import pytest
@@ -187,33 +186,3 @@ def test_who_is_no_member_of_a_group_has_no_share(broker, wire, place, hire):
     nobody = hire(joined=False)
     [part] = nobody.fetch().responses[0].partitions
     assert part.error_code == errors.GROUP_ID_NOT_FOUND
-
-
-@pytest.mark.fault
-def test_after_a_kill(tmp_path):
-    """What was answered as acknowledged is never delivered again; nothing else is lost."""
-    topic, group, done = "work", "group", set()
-    broker = Process(tmp_path / "data", *SETTINGS).start()
-    try:
-        with Wire(broker.address) as wire:
-            create(wire, topic)
-            configure(wire, group, share_auto_offset_reset="earliest")
-            for _ in range(40):
-                produce(wire, topic, *[b"x"] * 5)
-        for round_ in range(4):
-            worker = Worker(broker.address, group, topic)
-            assert worker.join().error_code == 0
-            for step in range(6 if round_ < 3 else 10**6):
-                got = [offset for offset, _ in worker.take(records=10, wait=0 if round_ == 3 else 5000)]
-                assert not done & set(got)
-                if not got:
-                    break
-                kind = RELEASE if step % 3 == 2 and round_ < 3 else ACCEPT
-                assert worker.acknowledge(*[(o, o, kind) for o in got if o % 7 or round_ == 3]) == 0
-                done |= {o for o in got if kind == ACCEPT and (o % 7 or round_ == 3)}
-            worker.close()
-            broker.end(signal.SIGKILL)
-            broker.start()
-        assert done == set(range(200))
-    finally:
-        broker.__exit__()

@@ -393,7 +393,7 @@ public class Admin {
         refused(UnsupportedVersionException.class, admin.createDelegationToken().delegationToken());
         refused(UnsupportedVersionException.class, admin.updateFeatures(Map.of("group.version",
             new FeatureUpdate((short) 1, FeatureUpdate.UpgradeType.UPGRADE)), new UpdateFeaturesOptions()).all());
-        refused(UnsupportedVersionException.class, admin.describeShareGroups(List.of("g")).all());
+        refused(UnsupportedVersionException.class, admin.describeStreamsGroups(List.of("g")).all());
     }
 
     /** A producer whose session ends again and again shows again who it is, and goes on. */

@@ -34,11 +34,13 @@ def test_sizes(spark):
 
 
 def test_keys(spark):
-    from millstream.spark.operators.windows import flat_key, tumbling
+    from millstream.spark.operators.windows import cumulating, flat_key, tumbling
 
     frame = spark.createDataFrame([(at(5), "JFK")], "t timestamp, origin string")
     schema = frame.select("origin", tumbling("t", "1 hour").alias("hour")).schema
     assert flat_key(("origin", "hour"), schema, "view 'v'") == ("origin", "hour_start")
+    day = cumulating(frame, "t", "1 day", "1 hour", name="day").groupBy("origin", "day").count()
+    assert flat_key(("day", "origin"), day.schema, "view 'v'") == ("day_start", "day_end", "origin")
     with pytest.raises(MillstreamError, match=r"view 'v': the key names 'day'.*origin, hour"):
         flat_key(("day",), schema, "view 'v'")
 

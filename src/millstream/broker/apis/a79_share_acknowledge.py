@@ -130,4 +130,4 @@ def _acknowledge(
 def unsynced(broker: Broker, group_id: str, results: Results) -> list[Partition]:
     """What has to be synced before acknowledgements that were made are answered."""
     made = [Where(group_id, *place) for place, (code, _) in results.items() if not code]
-    return broker.groups.share_states.unsynced(made) if made else []
+    return broker.groups.share.unacknowledged(group_id, made) if made else []

@@ -89,7 +89,8 @@ def _topic(
     for index in indexes:
         start, done = -1, 0
         if group is not None and index in begun and index < len(topic.partitions):
-            start, done = broker.groups.share_partitions.standing(Where(group.id, topic.id.bytes, index))
+            begin = topic.partitions[index].start_offset
+            start, done = broker.groups.share_partitions.standing(Where(group.id, topic.id.bytes, index), begin)
         part = DescribeShareGroupOffsetsResponsePartition(index, start)
         if start >= 0 and version >= 1:
             partition = topic.partitions[index]

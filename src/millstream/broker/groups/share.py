@@ -72,6 +72,7 @@ class ShareGroup:
         self.since = 0.0  # when it became empty; after a restart the caller says so
         self.changes = Changes()
         self.initialized: dict[bytes, set[int]] = {}  # topic id -> partitions whose states have been begun
+        self.upto = 0  # the offset of `__consumer_offsets` behind the record that says so
         self.stored_hash = 0  # of the topics that the stored epoch is for; only for restored
         self.session_seconds = session_seconds
         self.max_size = max_size

@@ -107,6 +107,15 @@ class ShareGroups:
         """Every share group."""
         return [group for group in self._directory.groups.values() if isinstance(group, ShareGroup)]
 
+    def unacknowledged(self, group_id: str, wheres: Iterable[Where]) -> list[Partition]:
+        """What has to be synced before acknowledgements are answered: their states, and that the group has those."""
+        states = self._states.unsynced(wheres)
+        group = self.find(group_id)
+        if states and group is not None:
+            said = self._directory.store.partition(group_id)
+            return [*states, said] if said.flushed_offset < group.upto else states
+        return states
+
     def unsynced(self, group_id: str) -> list[Partition]:
         """What has to be synced before administrators are answered; while there are `commit` topics."""
         store = self._directory.store
@@ -156,7 +165,10 @@ class ShareGroups:
         return self._say_started(group)
 
     def _say_started(self, group: ShareGroup) -> bool:
-        return not self._directory.write(group.id, [share_records.started(group, self._name)])
+        if self._directory.write(group.id, [share_records.started(group, self._name)]):
+            return False
+        group.upto = self._directory.store.partition(group.id).end_offset
+        return True
 
     def _end_states(self, group_id: str, topic_id: bytes, indexes: Iterable[int]) -> bool:
         done = True
@@ -208,15 +220,20 @@ class ShareGroups:
             group.since = written
 
     def loaded(self) -> None:
-        """Everything is read back: states of groups, topics and partitions that are not there are ended."""
+        """Everything is read back: states of groups, topics, partitions and records that are not there are ended."""
         self._states.load()
         groups = {group.id: group for group in self.all()}
         for where in list(self._states.known):
             group = groups.get(where.group_id)
             if group is None or where.partition not in group.initialized.get(where.topic_id, ()):
                 self._states.remove(where)
-            elif self._name(where.topic_id) is None:
+                continue
+            group.upto = self._directory.store.partition(group.id).end_offset
+            name = self._name(where.topic_id)
+            if name is None:
                 self.forget(group, where.topic_id)
+            elif where.partition < len(partitions := self._core.log.topics[name].partitions):
+                self._states.truncate(where, partitions[where.partition].end_offset)
 
     def removal(self, group: ShareGroup) -> list[Write]:
         """The records that say that an empty group is gone."""

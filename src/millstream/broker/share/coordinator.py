@@ -9,7 +9,6 @@ Source: Kafka's SharePartitionManager, SharePartition, DelayedShareFetch.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,13 +19,13 @@ from millstream.broker.refused import Refused
 from millstream.broker.share.found import Found, found, trimmed
 from millstream.broker.share.partition import Acknowledgement, Acquired, Change, Limits, Mode, SharePartition, Update
 from millstream.broker.share.records import Where
+from millstream.broker.share.runs import within
 from millstream.broker.share.store import States
 from millstream.protocol import errors
 
 if TYPE_CHECKING:
     from millstream.log import Partition, Slice, Topic
 
-_log = logging.getLogger(__name__)
 # A change that could not be stored (a full disk) is tried again after so long.
 RETRY_SECONDS = 1.0
 # Timers may fire a little early.
@@ -114,10 +113,14 @@ class SharePartitions:
         """The share partitions of a group that are in use."""
         return list(self._live.get(group_id, {}).values())
 
-    def standing(self, where: Where) -> tuple[int, int]:
-        """Start offset and how many behind it are done, as stored (-1: no fetch has said where it begins)."""
+    def standing(self, where: Where, begin: int) -> tuple[int, int]:
+        """Start offset (-1: no fetch has said where it begins), and how many offsets behind that and `begin` are done."""
         stored = self.states.known.get(where)
-        return (stored.start, max(stored.complete, 0)) if stored is not None else (-1, 0)
+        if stored is None:
+            return -1, 0
+        last = stored.batches[-1].last if stored.batches else -1
+        there = within(stored.batches, max(stored.start, begin), last)
+        return stored.start, sum(run.size for run in there if run.state.done)
 
     def limits(self, group_id: str) -> Limits:
         """The group's settings as they are now."""
@@ -151,13 +154,7 @@ class SharePartitions:
             if not self.states.update(where, Update(start, (), 0)):
                 raise Refused(errors.COORDINATOR_NOT_AVAILABLE, "The share partition could not be stored.")
             return SharePartition(start)
-        end = partition.end_offset
-        if (
-            stored.start > end
-        ):  # a power cut has taken what was acknowledged: what comes next has other records' offsets
-            _log.warning("share group %s: %s ends at %d, before its start", where.group_id, partition.name, end)
-            return SharePartition(end)
-        return SharePartition(stored.start, [run.part(run.first, end - 1) for run in stored.batches if run.first < end])
+        return SharePartition(stored.start, stored.batches)
 
     def _reset(self, group_id: str, partition: Partition) -> int:
         how = self._core.dynamic.text_of_group(group_id, "share.auto.offset.reset")

@@ -87,6 +87,17 @@ class States:
         failpoints.reach(failpoints.SHARE_STORED)
         return True
 
+    def truncate(self, where: Where, end: int) -> bool:
+        """Forget what is said of offsets from `end` on: a power cut has taken their records, others will have them."""
+        stored = self.known[where]
+        if stored.start <= end and all(run.last < end for run in stored.batches):
+            return True
+        _log.warning("share group %s: its records from offset %d on are lost", where.group_id, end)
+        batches = [run.part(run.first, end - 1) for run in stored.batches if run.first < end]
+        complete = sum(run.size for run in batches if run.state.done)
+        start, epoch = min(stored.start, end), stored.snapshot_epoch
+        return self._snapshot(where, Stored(start, batches, epoch, stored.state_epoch, complete=complete))
+
     def remove(self, where: Where) -> bool:
         """Forget a share partition."""
         if where not in self.known:

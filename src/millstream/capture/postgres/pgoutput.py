@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
 
+import msgspec
+
 from millstream.settings import MillstreamError
 
 
@@ -61,16 +63,14 @@ class Relation:
     columns: tuple[RelationColumn, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(msgspec.Struct, gc=False):
     """A new row."""
 
     relation: int
     new: Values
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(msgspec.Struct, gc=False):
     """A changed row. old: the identity's old values (others None) when they changed, the whole old row when `full`, or None."""
 
     relation: int
@@ -79,8 +79,7 @@ class Update:
     full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, gc=False):
     """A deleted row. old: the identity's values (others None), or the whole row when `full`."""
 
     relation: int
@@ -106,22 +105,32 @@ _COMMIT = Struct(">BQQq")
 _TRUNCATE = Struct(">IB")
 _COLUMN = Struct(">Ii")
 
+_id = _U32.unpack_from
+_size = _I32.unpack_from
+
+_UPDATE, _INSERT = b"UI"
 _TEXT, _NULL, _SAME = b"tnu"
 _NEW, _KEY, _OLD = b"NKO"
 
 
-def decode(data: bytes) -> Message | None:
-    """Return the message, or None for one that carries no change (type, origin, logical message).
+def decode(data: bytes, at: int = 0) -> Message | None:
+    """Return the message that begins there, or None for one that carries no change (type, origin, logical message).
 
     Raises MillstreamError for one that is not of the protocol.
     """
+    kind = data[at]
+    if kind == _UPDATE:
+        return _update(data, at)
+    if kind == _INSERT:
+        return Insert(_id(data, at + 1)[0], _tuple(data, at + 6)[0])
     try:
-        decoder = _DECODERS[data[0]]
+        decoder = _DECODERS[kind]
     except KeyError:
         raise MillstreamError(
-            f"expected a pgoutput message of protocol version 1, got type {data[:1]!r}; the server sent what was not asked for."
+            f"expected a pgoutput message of protocol version 1, got type {data[at : at + 1]!r}; the server sent what was not"
+            " asked for."
         ) from None
-    return decoder(data) if decoder else None
+    return decoder(data[at:]) if decoder else None
 
 
 def _begin(data: bytes) -> Begin:
@@ -152,16 +161,12 @@ def _relation(data: bytes) -> Relation:
     return Relation(relation, schema or "pg_catalog", table, identity, tuple(columns))
 
 
-def _insert(data: bytes) -> Insert:
-    return Insert(_U32.unpack_from(data, 1)[0], _tuple(data, 6)[0])
-
-
-def _update(data: bytes) -> Update:
-    (relation,) = _U32.unpack_from(data, 1)
-    kind = data[5]
+def _update(data: bytes, at: int) -> Update:
+    (relation,) = _id(data, at + 1)
+    kind = data[at + 5]
     if kind == _NEW:
-        return Update(relation, _tuple(data, 6)[0], None, False)
-    old, at = _tuple(data, 6)
+        return Update(relation, _tuple(data, at + 6)[0], None, False)
+    old, at = _tuple(data, at + 6)
     return Update(relation, _tuple(data, at + 1)[0], old, kind == _OLD)
 
 
@@ -179,13 +184,12 @@ def _tuple(data: bytes, at: int) -> tuple[Values, int]:
     at += 2
     values: Values = []
     add = values.append
-    size_at = _I32.unpack_from
     for _ in range(count):
         kind = data[at]
         if kind == _TEXT:
             start = at + 5
-            at = start + size_at(data, at + 1)[0]
-            add(data[start:at].decode())
+            at = start + _size(data, at + 1)[0]
+            add(str(data[start:at], "utf-8"))
         elif kind == _NULL:
             add(None)
             at += 1
@@ -206,8 +210,6 @@ _DECODERS = {
     ord("B"): _begin,
     ord("C"): _commit,
     ord("R"): _relation,
-    ord("I"): _insert,
-    ord("U"): _update,
     ord("D"): _delete,
     ord("T"): _truncate,
     ord("Y"): None,

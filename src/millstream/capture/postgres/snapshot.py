@@ -27,8 +27,8 @@ from millstream.settings import MillstreamError
 VISIBLE_S = (
     300.0  # how long a received transaction may stay invisible (a synchronous standby that is away) before we give up
 )
-MAX_ROWS = 20_000  # of a chunk: the log waits while one is read
-MAX_BYTES = 8 << 20  # of a chunk, aimed at by the size of the rows before
+MAX_ROWS = 10_000  # of a chunk: the log waits while one is read
+MAX_BYTES = 4 << 20  # of a chunk, aimed at by the size of the rows before
 FIRST_ROWS = 500  # of the first chunk, when the rows' size is unknown
 _RETRY_S = 0.005
 

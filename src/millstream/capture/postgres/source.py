@@ -192,7 +192,7 @@ class PostgresSource:
             kind = frame[0]
             if kind == DATA:
                 lsn, _ = data_header(frame)
-                message = decode(frame[25:])
+                message = decode(frame, 25)
                 if message is not None:
                     decoder.handle(message, lsn)
                     if type(message) is Commit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 from zoneinfo import available_timezones
@@ -17,6 +17,7 @@ from millstream.settings import MillstreamError
 from millstream.spark.analysis import WATERMARK
 from millstream.spark.provenance import ORIGIN
 
+_SAME_START = "millstream.same_start"  # metadata of a window whose start alone does not tell it from others
 MAX_STEPS = 1000  # of a cumulating window: so many rows may one event become
 _US = timedelta(microseconds=1)
 _LENGTHS = {"day": "1 DAY", "week": "7 DAY", "month": "1 MONTH", "quarter": "3 MONTH", "year": "1 YEAR"}
@@ -86,7 +87,7 @@ def cumulating(
     first = F.unix_micros(F.col(f"`{time}`")) - since
     counts = F.sequence(F.floor(since / F.lit(each_us)) + 1, F.lit(steps).cast("bigint"))
     ends = F.transform(counts, lambda n: _span(F.timestamp_micros(first), F.timestamp_micros(first + n * each_us)))
-    return _with_window(frame, time, F.explode(ends), name)
+    return _with_window(frame, time, F.explode(ends), name, {_SAME_START: True})
 
 
 def calendar(
@@ -116,14 +117,16 @@ def calendar(
     )
 
 
-def _with_window(frame: DataFrame, time: str, window: Column, name: str) -> DataFrame:
-    """Add a window's column that closes as Spark's own do, when `time` is an event time."""
+def _with_window(
+    frame: DataFrame, time: str, window: Column, name: str, more: Mapping[str, bool] | None = None
+) -> DataFrame:
+    """Add a window's column that closes as Spark's own do, when `time` is an event time. more: metadata of the column."""
     if time not in frame.columns or name in frame.columns:
         there = ", ".join(c for c in frame.columns if c != ORIGIN)
         raise MillstreamError(
             f"the window {name!r} of {time!r}: the frame must have the time and not yet the window; it has {there}."
         )
-    metadata = {k: v for k, v in frame.schema[time].metadata.items() if k == WATERMARK}
+    metadata = {k: v for k, v in frame.schema[time].metadata.items() if k == WATERMARK} | dict(more or {})
     added = frame.select("*", window.alias(name))
     return added.withColumn(name, F.col(f"`{name}`").alias(name, metadata=metadata))
 
@@ -161,7 +164,7 @@ def flatten(frame: DataFrame) -> DataFrame:
 
 
 def flat_key(key: Sequence[str], schema: T.StructType, where: str) -> tuple[str, ...]:
-    """Return the flattened columns that identify a row: of a window, its start.
+    """Return the flattened columns that identify a row: of a window its start, of a cumulating one its end too.
 
     Raises MillstreamError, beginning with `where`, when the function's result lacks a key column.
     """
@@ -172,4 +175,10 @@ def flat_key(key: Sequence[str], schema: T.StructType, where: str) -> tuple[str,
                 f" it has {', '.join(n for n in schema.names if n != ORIGIN)}."
                 " Give the column that name with .alias(…), or change the key."
             )
-    return tuple(f"{name}_start" if is_window(schema[name].dataType) else name for name in key)
+    return tuple(part for name in key for part in _identifying(schema[name]))
+
+
+def _identifying(field: T.StructField) -> list[str]:
+    if not is_window(field.dataType):
+        return [field.name]
+    return [f"{field.name}_{end}" for end in (("start", "end") if field.metadata.get(_SAME_START) else ("start",))]

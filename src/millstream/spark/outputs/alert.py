@@ -21,15 +21,9 @@ from millstream.spark.provenance import ORIGIN
 
 
 def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
-    """Start an alert's query. Raises MillstreamError when the function lost its causes, or Spark cannot run it."""
-    where = str(query)
-    several = multiplies(result)
-    check_identity(where, result, several)
-    check_key(where, query.output.key, result)
-    mode = output_mode(where, result, ("update",) if query.realtime else ("append", "update"))
-    if query.realtime:
-        check_realtime(where, result)
-    rows = messages(provenance.merged(result, where), query.output.key, distinct=several)
+    """Start an alert's query. Raises MillstreamError as `check` does."""
+    mode = check(context, query, result)
+    rows = _rows(query, result)
     return (
         context.writer(rows, query, mode)
         .format("kafka")
@@ -37,6 +31,22 @@ def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
         .option("topic", candidates(context.app, query.name))
         .start()
     )
+
+
+def check(context: Context, query: Query, result: DataFrame) -> str:
+    """Return the output mode. Raises MillstreamError when the function lost its causes, or Spark cannot run it."""
+    where = str(query)
+    check_identity(where, result, multiplies(result))
+    check_key(where, query.output.key, result)
+    mode = output_mode(where, result, ("update",) if query.realtime else ("append", "update"))
+    if query.realtime:
+        check_realtime(where, result)
+    _rows(query, result)
+    return mode
+
+
+def _rows(query: Query, result: DataFrame) -> DataFrame:
+    return messages(provenance.merged(result, str(query)), query.output.key, distinct=multiplies(result))
 
 
 def check_identity(where: str, result: DataFrame, several: bool) -> None:

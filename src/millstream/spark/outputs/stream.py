@@ -23,13 +23,23 @@ from millstream.stores.topics import Topics
 
 
 def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
-    """Start a stream's query. Raises MillstreamError when Spark cannot run the function or its result lacks the key."""
-    where = str(query)
-    check_key(where, query.output.key, result)
-    mode = output_mode(where, result, ("append", "update"))
-    rows = messages(provenance.merged(result, where), query.output.key)
+    """Start a stream's query. Raises MillstreamError as `check` does."""
+    mode = check(context, query, result)
+    rows = _rows(query, result)
     topics = context.topics.setdefault(query.name, Topics(context.kafka, context.app, query.name))
     return context.batches(rows, query, mode, partial(_write, context, query, topics))
+
+
+def check(context: Context, query: Query, result: DataFrame) -> str:
+    """Return the output mode. Raises MillstreamError when Spark cannot run the function or its result lacks the key."""
+    where = str(query)
+    check_key(where, query.output.key, result)
+    _rows(query, result)
+    return output_mode(where, result, ("append", "update"))
+
+
+def _rows(query: Query, result: DataFrame) -> DataFrame:
+    return messages(provenance.merged(result, str(query)), query.output.key)
 
 
 def _write(context: Context, query: Query, topics: Topics, batch: DataFrame, number: int) -> None:

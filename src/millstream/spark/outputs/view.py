@@ -41,22 +41,39 @@ _KEEPING = threading.Lock()
 
 
 def start(context: Context, query: Query, result: DataFrame) -> StreamingQuery:
-    """Start a view's query. Raises MillstreamError when Spark cannot run the function or the key is no key of its result."""
+    """Start a view's query. Raises MillstreamError as `check` does."""
     where = str(query)
+    mode = check(context, query, result)
     key = flat_key(query.output.key, result.schema, where)
     rows = flatten(provenance.merged(result, where))
-    columns = T.StructType([f for f in rows.schema.fields if f.name != ORIGIN])
+    columns = _columns(rows)
     if not query.streams:
         table = ViewTable(context, query, key, columns)
         changes = read_stream(context.spark, context.kafka, [t.topic.name for t in query.states])
-        return context.batches(changes, query, "append", partial(_write_whole, table, context, query, key))
-    mode = output_mode(where, result, ("update", "append"))
+        return context.batches(changes, query, mode, partial(_write_whole, table, context, query, key))
     grouped = aggregates(result)
-    if not grouped:
-        check_newest(query, result, where)
     table = ViewTable(context, query, key, columns)
     write = partial(_write_groups, table) if grouped else partial(_write_newest, table, key, multiplies(result))
     return context.batches(rows, query, mode, write)
+
+
+def check(context: Context, query: Query, result: DataFrame) -> str:
+    """Return the output mode. Raises MillstreamError when Spark cannot run the function or the key is no key of its result."""
+    where = str(query)
+    key = flat_key(query.output.key, result.schema, where)
+    columns = _columns(flatten(provenance.merged(result, where)))
+    for stored in query.output.tables(context.app, query):
+        import_module(stored.store).check(stored.app, stored.name, to_arrow_schema(columns, timezone="UTC"), key)
+    if not query.streams:
+        return "append"
+    mode = output_mode(where, result, ("update", "append"))
+    if not aggregates(result):
+        check_newest(query, result, where)
+    return mode
+
+
+def _columns(rows: DataFrame) -> T.StructType:
+    return T.StructType([f for f in rows.schema.fields if f.name != ORIGIN])
 
 
 def check_newest(query: Query, result: DataFrame, where: str) -> None:
