@@ -133,7 +133,9 @@ class Store(Protocol):
     ) -> Kept:
         """Make the table of a view, or bring it up to `schema`, and return it. Raises MillstreamError as `apply` does."""
 
-<<<<<<< HEAD
+    def check(self, app: str, name: str, schema: pa.Schema, key: Sequence[str]) -> None:
+        """Raise MillstreamError when no table can hold such rows. Asks nobody."""
+
     def read(
         self,
         settings: Settings,
@@ -147,13 +149,6 @@ class Store(Protocol):
 
         where: the values that columns must have; None for no value.
         """
-=======
-    def check(self, app: str, name: str, schema: pa.Schema, key: Sequence[str]) -> None:
-        """Raise MillstreamError when no table can hold such rows. Asks nobody."""
-
-    def read(self, settings: Settings, app: str, name: str, *, limit: int | None = None) -> Rows:
-        """Return the rows of a view, newest first. Raises MillstreamError when there is none."""
->>>>>>> main
 
     def tables(self, settings: Settings, app: str | None = None, *, count: bool = False) -> list[Stored]:
         """Return the tables of an application, or of all."""

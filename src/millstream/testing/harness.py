@@ -11,47 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-<<<<<<< HEAD
-import psycopg
-from psycopg import sql
-from psycopg.rows import dict_row
 
 from millstream.app import App
 from millstream.app.inputs import Topic
-from millstream.app.sources import PostgresTable
-from millstream.capture.postgres import slot
 from millstream.client.sender import sender
 from millstream.client.tail import tail
 from millstream.event import Event
 from millstream.monitor import catchup
-from millstream.postgresql.connect import address, connect
 from millstream.run.outside import messages
-=======
-from confluent_kafka import KafkaError, Message
-
-from millstream.app import App
-from millstream.app.inputs import Topic
-from millstream.client.producer import producer
-from millstream.client.tail import tail
-from millstream.event import Event
-from millstream.monitor import catchup
->>>>>>> main
 from millstream.run.part import Context, Part, Step
 from millstream.run.supervisor import Supervisor
 from millstream.settings import Kafka, MillstreamError, Settings
 
-<<<<<<< HEAD
-START_TIMEOUT_S = (
-    180.0  # Spark on a busy machine takes its time; a part that fails is reported at once, whatever this says
-)
-=======
 if TYPE_CHECKING:
     import psycopg
 
 # Spark on a busy machine takes its time; a part that fails is reported at once, whatever this says.
 START_TIMEOUT_S = 180.0
-SEND_TIMEOUT_S = 60.0
->>>>>>> main
 
 Prepare = str | Callable[["psycopg.Connection"], object]
 
