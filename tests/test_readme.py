@@ -1,4 +1,4 @@
-"""The README says what is true: its application is the demo's file, its commands and options exist, its files are there."""
+"""The README says what is true: its application is what `millstream init` writes, its commands and files are there."""
 
 import re
 import shlex
@@ -13,18 +13,13 @@ README = (ROOT / "README.md").read_text()
 SHOWN = re.findall(r"^\$ (millstream [^#\n]*|scripts/\S+)", README, re.MULTILINE)
 
 
-def test_the_application_shown_is_the_file_that_runs():
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert (ROOT / "src/millstream/demo/flights.py").read_text() in blocks
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.system
-@pytest.mark.usefixtures("spark")
-def test_the_test_shown_passes():
-    (block,) = (b for b in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def test_" in b)
-    names: dict[str, object] = {}
-    exec(block, names)
-    names["test_very_late"]()
+@pytest.mark.parametrize("name", ["shop.py", "test_shop.py"])
+def test_the_application_shown_is_the_one_that_init_writes(name):
+    """tests/cli/test_init.py runs it."""
+    assert (ROOT / "src/millstream/cli/starter" / name).read_text() in BLOCKS
 
 
 @pytest.mark.parametrize("line", SHOWN)

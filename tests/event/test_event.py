@@ -36,7 +36,7 @@ def test_events_are_immutable():
 
 
 def test_naive_times_are_refused_when_made_and_when_read():
-    with pytest.raises(ValueError, match=r"Departure\.at must have a time zone"):
+    with pytest.raises(ValueError, match=r"Departure\.at: expected a datetime with a time zone, got datetime"):
         Departure(origin="JFK", delay=1, at=datetime(2013, 1, 1))
     with pytest.raises(msgspec.ValidationError, match="time zone"):
         decode(Departure, b'{"origin":"JFK","delay":1,"at":"2013-01-01T10:15:00"}')
@@ -68,12 +68,7 @@ def test_a_default_other_than_none_is_refused_since_spark_would_not_know_it():
         fields(Counted)
 
 
-def test_fields_refuse_what_has_no_column():
-    class Mixed(ms.Event):
-        value: int | str
-
-    with pytest.raises(MillstreamError, match=r"Mixed\.value: expected one type"):
-        fields(Mixed)
+def test_fields_are_those_of_an_event():
     with pytest.raises(MillstreamError, match="expected a subclass"):
         fields(dict)
 

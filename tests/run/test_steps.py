@@ -12,6 +12,7 @@ from millstream.run import steps
 from millstream.run.part import Context
 from millstream.settings import Kafka, MillstreamError, Settings
 from millstream.spark import jars
+from tests.brokers import running_broker
 
 TOPICS = (NeededTopic("departures", 2, {"a": "b"}),)
 
@@ -63,3 +64,13 @@ def test_downloads_tell_how_far_they_are(monkeypatch, tmp_path):
     said = []
     made(Settings(), "spark")["jars"].call(context(Settings(cache=tmp_path), said))
     assert said == ["downloading connector jar 3 of 4, 5.1 of 9.9 MB"]
+
+
+@pytest.mark.system
+def test_a_setting_that_the_log_refuses_ends_the_run_with_its_reason(tmp_path):
+    """And is not tried again: the value will not become right. A log that is away is."""
+    graph = Graph("flights", (NeededTopic("departures", 2, {"retention.ms": "soon"}),))
+    [step] = steps.steps(graph, Settings())
+    expected = pytest.raises(MillstreamError, match=r"topic 'departures' cannot be created: .*retention\.ms")
+    with running_broker(tmp_path / "log") as kafka, expected:
+        step.call(Context(Settings(kafka=kafka), str, threading.Event()))

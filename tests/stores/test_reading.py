@@ -87,3 +87,20 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
         read(Settings(), "shop", "totals")
     assert [(one.name, one.owner, one.rows) for one in tables(settings, "shop", count=True)] == [("totals", None, 0)]
     assert tables(settings) == []
+
+
+@pytest.mark.system
+def test_rows_with_given_values(settings: Settings) -> None:
+    with connect(settings.postgres, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO shop.totals (k, hour_start, n) VALUES ('a', %s, 1), ('b', %s, 2), (NULL, %s, 2)",
+            (HOUR, HOUR, HOUR),
+        )
+    assert [row["n"] for row in read(settings, "shop", "totals", where={"k": "a"})] == [1]
+    assert [row["k"] for row in read(settings, "shop", "totals", where={"k": None, "n": 2})] == [None]
+    assert len(read(settings, "shop", "totals", where={"hour_start": HOUR, "n": 2})) == 2
+    assert len(read(settings, "shop", "totals", where={"k": "'; drop table shop.totals"})) == 0
+    with pytest.raises(MillstreamError, match=r"view shop\.totals has no column 'x'; it has k, hour_start, n, mean"):
+        read(settings, "shop", "totals", where={"x": 1})
+    with pytest.raises(MillstreamError, match=r"view shop\.totals cannot be read: .*bigint"):
+        read(settings, "shop", "totals", where={"n": "many"})

@@ -5,20 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from millstream.app.inputs import FUTURE, IDLE, Input, Table, Topic
-from millstream.app.names import DEAD_LETTERS, check_name, dead_letters
+from millstream.app.inputs import FUTURE, IDLE, OUTSIDE, Input, Table, Topic
+from millstream.app.names import DEAD_LETTERS, check_name, check_topic, dead_letters
 from millstream.app.outputs import Alert, Stream, View
 from millstream.app.query import Output, Query
 from millstream.app.sources import Source
-from millstream.app.topics import DEFAULT_PARTITIONS
+from millstream.app.topics import DEFAULT_PARTITIONS, check_config
 from millstream.event import Event, duration
 from millstream.event.format import JSON, Format
-from millstream.settings import MillstreamError
+from millstream.settings import MillstreamError, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from millstream.stores.store import Rows
 
 F = TypeVar("F", bound="Callable[..., DataFrame]")
 
@@ -71,9 +74,12 @@ class App:
             then may be late. None: it holds them until it brings events.
         config: settings by Kafka's names, for example {"retention.ms": "86400000"}.
         """
-        ahead, quiet = (None if given is None else duration(given) for given in (future, idle))
-        late = duration(lateness)
-        topic = Topic(name, event, key, event_time, late, partitions, dict(config or {}), format, ahead, quiet)
+        where = f"topic {check_topic(name)!r}"
+        ahead = None if future is None else duration(future, f"{where}: future")
+        quiet = None if idle is None else duration(idle, f"{where}: idle")
+        settings = {} if config is None else check_config(where, config)
+        late = duration(lateness, f"{where}: lateness")
+        topic = Topic(name, event, key, event_time, late, partitions, settings, format, ahead, quiet)
         self._claim(name, "topic")
         self.topics[name] = topic
         return topic
@@ -157,6 +163,33 @@ class App:
         output = Alert(self._output(to), _columns(key))
         return self.query(*inputs, output=output, name=name, every=pace, realtime=realtime)
 
+    def read(
+        self,
+        view: str,
+        *,
+        where: Mapping[str, object] | None = None,
+        limit: int | None = None,
+        settings: Settings | None = None,
+    ) -> Rows:
+        """Return the rows of a view as they are now, the newest windows first: iterate, or `.rows()`, `.arrow()`, `.pandas()`.
+
+            app.read("delay_by_hour", where={"origin": "JFK"}, limit=24).pandas()
+
+        The store is the one that the settings name, or that of the application that runs in the data folder.
+        where: the values that columns must have; None for no value.
+        limit: at most so many rows; without it all of them are read into memory.
+        settings: addresses, instead of those of `millstream.toml` and the environment.
+
+        Raises MillstreamError when there is no such view, nothing has been written to it yet, or no store answers.
+        """
+        tables = {t.name: t for q in self.queries.values() for t in q.output.tables(self.name, q)}
+        if view not in tables:
+            raise MillstreamError(f"{self.name!r} has no view {view!r}; it has {', '.join(tables) or 'none'}.")
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise MillstreamError(f"limit must be a number of rows, got {limit!r}.")
+        found: Rows = import_module(OUTSIDE).read(tables[view], settings, limit=limit, where=where)
+        return found
+
     def query(
         self,
         *inputs: Input,
@@ -169,12 +202,12 @@ class App:
 
         output: the output, or what makes it from the query's name.
         """
-        interval = duration(every)
+        interval = duration(every, "every")
         if interval < SHORTEST:
             raise MillstreamError(f"every must be a millisecond at least, got {every!r}.")
 
         def declare(function: F) -> F:
-            named = name or str(getattr(function, "__name__", ""))
+            named = str(getattr(function, "__name__", "")) if name is None else name
             made = cast("Output", output if hasattr(output, "kind") else cast("Any", output)(named))
             query = Query(named, inputs, function, made, realtime, interval)
             self._check(query)
@@ -203,7 +236,7 @@ class App:
             raise MillstreamError(
                 f"{where}: name the topics and tables that it reads: @app.{query.output.kind}(topic, …)."
             )
-        parameters = inspect.signature(query.function).parameters
+        parameters = _parameters(where, query.function)
         if len(parameters) != len(query.inputs):
             raise MillstreamError(
                 f"{where}: it names {len(query.inputs)} inputs but the function takes {len(parameters)} parameters"
@@ -235,7 +268,23 @@ class App:
             )
 
 
+def _parameters(where: str, function: object) -> list[str]:
+    """Return the names of a function's parameters. Raises MillstreamError for what takes no frames in their order."""
+    try:
+        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise MillstreamError(f"{where}: expected a function of its inputs, got {function!r}.") from error
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            raise MillstreamError(
+                f"{where}: expected a function with a positional parameter for each input, got {parameter} as one."
+            )
+    return [parameter.name for parameter in parameters]
+
+
 def _columns(key: str | Sequence[str] | None) -> tuple[str, ...]:
+    if key is not None and not isinstance(key, str | list | tuple):
+        raise MillstreamError(f"key names columns of the function's result, got {key!r}.")
     columns = () if key is None else (key,) if isinstance(key, str) else tuple(key)
     for column in columns:
         if not isinstance(column, str) or not column:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 from typing import ClassVar, Protocol
 
 from millstream.app.names import check_topic
 from millstream.app.sources import Source
-from millstream.app.topics import COMPACTED, DEFAULT_PARTITIONS, NeededTopic
+from millstream.app.topics import COMPACTED, DEFAULT_PARTITIONS, NeededTopic, check_config
 from millstream.event import Event, fields
 from millstream.event.format import JSON, Format
-from millstream.settings import MillstreamError
+from millstream.settings import MillstreamError, Settings
 
+OUTSIDE = "millstream.run.outside"  # the module that reaches a running application
 FUTURE = timedelta(minutes=5)  # clocks differ; a time further ahead would move the watermark past everything after it
 IDLE = timedelta(minutes=1)  # a pause of a producer, a restart: shorter ones must not cost a partition its rows
 MAX_PARTITIONS = 10_000  # a typing mistake ("partitions=100000") must not fill a disk with empty partitions
@@ -75,7 +77,7 @@ class Topic:
             raise MillstreamError(f"{where}: expected a subclass of ms.Event, got {self.event!r}.")
         columns = {f.name: f for f in fields(self.event)}
         for role, name in (("key", self.key), ("event_time", self.event_time)):
-            if name is not None and name not in columns:
+            if name is not None and (not isinstance(name, str) or name not in columns):
                 raise MillstreamError(
                     f"{where}: {role} names the field {name!r}, which {self.event.__name__} lacks;"
                     f" it has {', '.join(columns)}."
@@ -88,16 +90,37 @@ class Topic:
             )
         if type(self.partitions) is not int or not 1 <= self.partitions <= MAX_PARTITIONS:
             raise MillstreamError(f"{where}: partitions must be 1 to {MAX_PARTITIONS}, got {self.partitions!r}.")
-        for setting, value in self.config.items():
-            if not isinstance(setting, str) or not isinstance(value, str):
-                raise MillstreamError(
-                    f"{where}: config takes Kafka's names and values as text, got {setting!r}: {value!r}."
-                )
+        check_config(where, self.config)
+        if not all(hasattr(self.format, part) for part in ("name", "spark", "encode", "decode")):
+            raise MillstreamError(f"{where}: format must be an object such as event.format.JSON, got {self.format!r}.")
 
     @property
     def topic(self) -> NeededTopic:
         """See Input."""
         return NeededTopic(self.name, self.partitions, self.config, "input")
+
+    def send(self, event: Event, *, key: str | bytes | None = None, settings: Settings | None = None) -> None:
+        """Send an event, and return once the log has acknowledged it. See `send_many`, which is what many events want."""
+        self.send_many((event,), key=key, settings=settings)
+
+    def send_many(
+        self, events: Iterable[Event], *, key: str | bytes | None = None, settings: Settings | None = None
+    ) -> int:
+        """Send events in their order, and return how many, once the log has acknowledged every one (acks=all, idempotent).
+
+            orders.send_many(Order(product=name, price=1.5, at=datetime.now(UTC)) for name in names)
+
+        The log is the one that the settings name, or that of the application that runs in the data folder; while that is
+        starting it is waited for. The topic is made if it is missing. May be called from any thread; an iterable of any length
+        is taken in as it is sent.
+        key: the messages' key, instead of the field that the topic's `key` names.
+        settings: addresses, instead of those of `millstream.toml` and the environment.
+
+        Raises MillstreamError when there is no log; its subclass client.sender.SendError, with `written`, `taken` and `failed`,
+        when an event was not written: another class than the topic's, too large, or not acknowledged within 30 seconds.
+        """
+        sent: int = import_module(OUTSIDE).send(self, events, key, settings)
+        return sent
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from millstream.app.process import TOPICS, Process
-from millstream.settings import Settings
+from millstream.settings import MillstreamError, Settings
+
+MAX_NAME = 63  # bytes: NAMEDATALEN - 1
+_DATABASE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
 
 
 class Source(Protocol):
@@ -47,6 +51,16 @@ class PostgresTable:
     database: str
     table: str
     schema: str = "public"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.database, str) or not _DATABASE.fullmatch(self.database):
+            raise MillstreamError(
+                "ms.postgres: expected the source's name in the settings, of letters, digits, '_' and '-', a letter first"
+                f" (at most 48), got {self.database!r}."
+            )
+        for what, name in (("table", self.table), ("schema", self.schema)):
+            if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name.encode()) <= MAX_NAME:
+                raise MillstreamError(f"ms.postgres: expected {what} to be a name in PostgreSQL, got {name!r}.")
 
     def describe(self) -> str:
         """See Source."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # In the order in which the help lists them.
 COMMANDS = (
-    "demo", "run", "plan", "console", "doctor", "broker", "topics", "produce", "tail", "groups", "queries", "views",
+    "demo", "init", "run", "plan", "console", "doctor", "broker", "topics", "produce", "tail", "groups", "queries", "views",
     "capture", "log",
 )  # fmt: skip
 

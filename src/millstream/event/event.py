@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, get_args
 
 import msgspec
+
+from millstream.event.values import Checked, checks
+from millstream.settings import MillstreamError
+
+
+class EventError(MillstreamError, ValueError):
+    """A value that is not of its field's type: names the field, what was expected, and what came."""
 
 
 def _annotations(namespace: dict[str, Any]) -> Mapping[str, object]:
@@ -34,17 +41,25 @@ if TYPE_CHECKING:
     class _Struct:
         __struct_fields__: ClassVar[tuple[str, ...]]
         __struct_defaults__: ClassVar[tuple[Any, ...]]
+        __checks__: ClassVar[tuple[Checked, ...] | None]
 
 else:
 
     class _EventMeta(msgspec.StructMeta):
-        """Every event class is frozen and made by keywords, and an optional field may be left out: it is None then."""
+        """Every event class is frozen and made by keywords, and an optional field may be left out: it is None then.
+
+        `__checks__` of a class are those of its fields; None while a name in its annotations is not defined yet.
+        """
 
         def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> type:
             for field, annotation in _annotations(namespace).items():
                 if field not in namespace and _optional(annotation):
                     namespace[field] = None
-            return super().__new__(cls, name, bases, namespace, **({"frozen": True, "kw_only": True} | options))
+            made = super().__new__(cls, name, bases, namespace, **({"frozen": True, "kw_only": True} | options))
+            made.__checks__ = None
+            with contextlib.suppress(NameError):
+                made.__checks__ = checks(made)
+            return made
 
     class _Struct(msgspec.Struct, metaclass=_EventMeta):
         pass
@@ -58,18 +73,32 @@ class Event(_Struct):
             tailnum: str | None
             departed_at: datetime
 
-    Fields may be str, int, float, bool, datetime, date, Decimal, bytes, each optionally `| None`, or lists, dicts and
-    msgspec structs of these. An optional field may be left out, in Python and in a message: it is None then. Events are
-    immutable. A datetime without a time zone raises ValueError.
+    Fields may be str, int, float, bool, datetime, date, Decimal, bytes, each optionally `| None`, or lists, dicts (by str) and
+    event classes of these. An optional field may be left out, in Python and in a message: it is None then. Events are
+    immutable, and checked when they are made: EventError (a ValueError) names the field, what was expected and what came.
+    A type that no field can have is refused where the class is declared (MillstreamError).
     """
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
+        for name, exact, check in type(self).__checks__ or checks_of(type(self)):
             value = getattr(self, name)
-            if isinstance(value, datetime) and value.tzinfo is None:
-                raise ValueError(
-                    f"{type(self).__name__}.{name} must have a time zone, got the naive time {value.isoformat()}"
-                )
+            if type(value) is not exact and (wrong := check(value)) is not None:
+                raise EventError(f"{type(self).__name__}.{name}{wrong.path}: {wrong}")
+
+
+def checks_of(kind: type[Event]) -> tuple[Checked, ...]:
+    """Return the checks of an event class; made now where its annotations named what was defined after it.
+
+    Raises MillstreamError when a name is not defined at all.
+    """
+    if kind.__checks__ is None:
+        try:
+            kind.__checks__ = checks(kind)
+        except NameError as error:
+            raise MillstreamError(
+                f"{kind.__name__}: the annotation {error.name!r} is not defined at the top of its module."
+            ) from error
+    return kind.__checks__
 
 
 E = TypeVar("E", bound=Event)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import types
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Union, get_args, get_origin, get_type_hints
+from typing import get_type_hints
 
 import msgspec
 
-from millstream.event.event import Event
+from millstream.event.event import Event, checks_of
+from millstream.event.values import optional, plain
 from millstream.settings import MillstreamError
 
 # `json` is whatever has no column type of its own (lists, objects): it travels as JSON text.
@@ -46,16 +46,12 @@ def fields(event: type[Event]) -> tuple[Field, ...]:
         raise MillstreamError(
             f"expected a subclass of millstream.Event, got {event!r}. Declare: class Departure(ms.Event): …"
         )
-    try:
-        hints = get_type_hints(event)
-    except NameError as error:
-        raise MillstreamError(
-            f"{event.__name__}: the annotation {error.name!r} is not defined at the top of its module."
-        ) from error
+    checks_of(event)
+    hints = get_type_hints(event)
     found = []
     defaults = {field.name: field.default for field in msgspec.structs.fields(event)}  # type: ignore[arg-type]
     for name in event.__struct_fields__:
-        kind, nullable = _kind(hints[name], f"{event.__name__}.{name}")
+        kind, nullable = _kind(hints[name])
         if name.startswith("_"):
             raise MillstreamError(
                 f"{event.__name__}.{name}: names with a leading underscore are kept for Millstream's own columns."
@@ -70,12 +66,6 @@ def fields(event: type[Event]) -> tuple[Field, ...]:
     return tuple(found)
 
 
-def _kind(annotation: object, where: str) -> tuple[str, bool]:
-    if get_origin(annotation) is Annotated:
-        return _kind(get_args(annotation)[0], where)
-    if get_origin(annotation) in (Union, types.UnionType):
-        members = [a for a in get_args(annotation) if a is not type(None)]
-        if len(members) != 1:
-            raise MillstreamError(f"{where}: expected one type, optionally | None, got {annotation}.")
-        return _kind(members[0], where)[0], True
-    return _KIND_OF.get(annotation, "json"), False
+def _kind(annotation: object) -> tuple[str, bool]:
+    inner, nullable = optional(plain(annotation))
+    return _KIND_OF.get(plain(inner), "json"), nullable

@@ -7,19 +7,30 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
+from confluent_kafka import KafkaError
+
 from millstream.app.graph import Graph
 from millstream.app.process import TOPICS
 from millstream.client.admin import ensure_topics
+from millstream.client.connect import code
 from millstream.client.wait import wait_for_kafka
 from millstream.monitor.status import forget
 from millstream.run.part import Context, Step
 from millstream.settings import MillstreamError, Settings
 
+# What the user asked for and no log has: trying again makes no difference.
+_FINAL = {
+    KafkaError.INVALID_CONFIG,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION,
+}
 _PATIENCE = 30.0  # seconds for a log that was named by address to answer
 
 
 class _LogAway(Exception):
-    """The embedded broker did not answer, or refused; it may have ended just now, so this is tried again."""
+    """The embedded broker did not answer, or failed; it may have ended just now, so this is tried again."""
 
 
 def steps(graph: Graph, settings: Settings) -> list[Step]:
@@ -49,7 +60,7 @@ def _create_topics(graph: Graph, *, embedded: bool) -> Callable[[Context], None]
             ensure_topics(context.settings.kafka, [(t.name, t.partitions, t.config) for t in graph.topics])
             forget(context.settings.kafka, graph.app, began)
         except MillstreamError as error:
-            if embedded:
+            if embedded and code(error) not in _FINAL:
                 raise _LogAway(str(error)) from error
             raise
 

@@ -35,7 +35,7 @@ _REMEMBERED = {
     "spark.sql.streaming.numRecentProgressUpdates": "4",
 }
 # The serial collector uses the least memory. Both compilers are on: the first alone halves a long stream's rate.
-_JVM = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m -Xss512k -XX:-UsePerfData"
+_JVM = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m -Xss1m -XX:-UsePerfData"
 # Settings whose value is added to ours, with what stands between them.
 _ADDED = {"spark.driver.extraJavaOptions": " ", "spark.jars": ","}
 _STREAMLINE = "spark.sql.streaming.useStreamlineAggregator"

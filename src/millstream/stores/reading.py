@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,14 +34,22 @@ from (
 join pg_attribute a on a.attnum = k.number
 where a.attrelid = i.indrelid order by k.place
 """
+_COLUMNS = """
+select a.attname::text from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped order by a.attnum
+"""
 _TABLES = (
     "select schemaname::text, tablename::text from pg_tables where schemaname = any(%s)"
     " and schemaname <> 'millstream' order by 1, 2"
 )
 
 
-def read(settings: Settings, app: str, name: str, *, limit: int | None = None) -> Rows:
+def read(
+    settings: Settings, app: str, name: str, *, limit: int | None = None, where: Mapping[str, object] | None = None
+) -> Rows:
     """Return the rows of a view, newest first, all of them or at most `limit`.
+
+    where: the values that columns must have; None for no value.
 
     settings.postgres: the connection string of the store. The result is held in memory: give a limit where a view may be large.
     Raises MillstreamError when there is no such view, or the store does not answer.
@@ -52,22 +60,31 @@ def read(settings: Settings, app: str, name: str, *, limit: int | None = None) -
             " MILLSTREAM_POSTGRES), and no application runs in the data folder."
         )
     with connect(settings.postgres, autocommit=True, options="-c timezone=UTC") as connection:
-        return rows(connection, app, name, limit=limit)
+        return rows(connection, app, name, limit=limit, where=where)
 
 
-def rows(connection: Connection, app: str, name: str, *, limit: int | None = None) -> Rows:
+def rows(
+    connection: Connection,
+    app: str,
+    name: str,
+    *,
+    limit: int | None = None,
+    where: Mapping[str, object] | None = None,
+) -> Rows:
     """Do the same over a connection of the caller's."""
     if not exists(connection, app, name):
         there = ", ".join(stored.name for stored in _stored(connection, app)) or "none yet"
         raise MillstreamError(f"there is no view {app}.{name}; the application {app!r} has {there}.")
     keys = key(connection, app, name)
-    query = sql.SQL("select * from {}{}{}").format(
+    wanted = dict(where or {})
+    query = sql.SQL("select * from {}{}{}{}").format(
         sql.Identifier(app, name),
+        _where(connection, app, name, wanted),
         order(keys),
         sql.SQL(" limit {}").format(sql.Literal(limit)) if limit is not None else sql.SQL(""),
     )
     try:
-        cursor = connection.execute(query)
+        cursor = connection.execute(query, [value for value in wanted.values() if value is not None])
     except psycopg.Error as error:
         raise MillstreamError(f"the view {app}.{name} cannot be read: {str(error).strip()}") from error
     described, values = list(cursor.description or ()), cursor.fetchall()
@@ -138,6 +155,21 @@ def order(keys: Sequence[tuple[str, int]]) -> sql.Composable:
     parts = [sql.SQL("{} desc").format(sql.Identifier(column)) for column in newest]
     parts += [sql.SQL("{}").format(sql.Identifier(column)) for column, _ in keys if column not in skipped]
     return sql.SQL(" order by ") + sql.SQL(", ").join(parts)
+
+
+def _where(connection: Connection, app: str, name: str, wanted: Mapping[str, object]) -> sql.Composable:
+    """Return " where …" for the values that columns must have, as parameters. Raises MillstreamError naming the columns."""
+    if not wanted:
+        return sql.SQL("")
+    columns = [column for (column,) in connection.execute(_COLUMNS, [app, name])]
+    for column in wanted:
+        if column not in columns:
+            raise MillstreamError(f"the view {app}.{name} has no column {column!r}; it has {', '.join(columns)}.")
+    parts = [
+        sql.SQL("{} is null" if value is None else "{} = %s").format(sql.Identifier(column))
+        for column, value in wanted.items()
+    ]
+    return sql.SQL(" where ") + sql.SQL(" and ").join(parts)
 
 
 def _stored(connection: Connection, app: str | None) -> list[Stored]:

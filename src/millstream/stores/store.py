@@ -5,7 +5,7 @@ A store is a module that has the functions of `Store`; an application's `StoredT
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -91,9 +91,15 @@ class Rows:
     key: tuple[str, ...]
     to_arrow: Callable[[], pa.Table] = field(repr=False)
 
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (dict(zip(self.columns, row, strict=True)) for row in self.values)
+
     def rows(self) -> list[dict[str, Any]]:
         """Return them as Python values by column name."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.values]
+        return [*self]
 
     def arrow(self) -> pa.Table:
         """Return them as an Arrow table, each column in its own type also where it is empty."""
@@ -130,8 +136,19 @@ class Store(Protocol):
     def check(self, app: str, name: str, schema: pa.Schema, key: Sequence[str]) -> None:
         """Raise MillstreamError when no table can hold such rows. Asks nobody."""
 
-    def read(self, settings: Settings, app: str, name: str, *, limit: int | None = None) -> Rows:
-        """Return the rows of a view, newest first. Raises MillstreamError when there is none."""
+    def read(
+        self,
+        settings: Settings,
+        app: str,
+        name: str,
+        *,
+        limit: int | None = None,
+        where: Mapping[str, object] | None = None,
+    ) -> Rows:
+        """Return the rows of a view, newest first. Raises MillstreamError when there is none.
+
+        where: the values that columns must have; None for no value.
+        """
 
     def tables(self, settings: Settings, app: str | None = None, *, count: bool = False) -> list[Stored]:
         """Return the tables of an application, or of all."""

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from confluent_kafka import KafkaError, Message
 
 from millstream.app import App
 from millstream.app.inputs import Topic
-from millstream.client.producer import producer
+from millstream.client.sender import sender
 from millstream.client.tail import tail
 from millstream.event import Event
 from millstream.monitor import catchup
+from millstream.run.outside import messages
 from millstream.run.part import Context, Part, Step
 from millstream.run.supervisor import Supervisor
 from millstream.settings import Kafka, MillstreamError, Settings
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Spark on a busy machine takes its time; a part that fails is reported at once, whatever this says.
 START_TIMEOUT_S = 180.0
-SEND_TIMEOUT_S = 60.0
 
 Prepare = str | Callable[["psycopg.Connection"], object]
 
@@ -57,22 +56,7 @@ class Running:
         Raises MillstreamError when the log does not take one.
         """
         declared = self.app.topics[topic] if isinstance(topic, str) else topic
-        failures: list[str] = []
-
-        def reported(error: KafkaError | None, _: Message) -> None:
-            if error:
-                failures.append(error.str())
-
-        client, count = producer(self.kafka), 0
-        for event in events:
-            count += 1
-            key = getattr(event, declared.key) if declared.key and isinstance(event, Event) else None
-            value = declared.format.encode(event) if isinstance(event, Event) else event
-            client.produce(declared.name, value, None if key is None else str(key).encode(), on_delivery=reported)
-            client.poll(0)
-        if client.flush(SEND_TIMEOUT_S) or failures:
-            raise MillstreamError(f"topic {declared.name!r} did not take every event: {failures[:1] or 'no answer'}.")
-        return count
+        return sender(self.kafka).send(declared.name, _messages(declared, events))
 
     def wait(self, timeout: float = 60.0) -> None:
         """Return when every query has taken in everything that its topics hold, and every alert is delivered.
@@ -101,6 +85,14 @@ class Running:
             for m in tail(self.kafka, name, "earliest", follow=False)
             if m.value is not None
         ]
+
+
+def _messages(topic: Topic, events: Iterable[Event | bytes]) -> Iterator[tuple[bytes | None, bytes]]:
+    for event in events:
+        if isinstance(event, bytes):
+            yield None, event
+        else:
+            yield from messages(topic, [event])
 
 
 @contextmanager
