@@ -1,17 +1,20 @@
 """What the watcher tells of its measurements: by values; and on real logs, ours and Apache Kafka."""
 
+import json
 import time
 from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millstream.client import admin
 from millstream.client.groups import commit
 from millstream.client.producer import producer
 from millstream.monitor.behind import Behind, Meter
 from millstream.monitor.forecast import Retention
-from millstream.monitor.watch import CALM, FIRST_S, IDLE_S, PUBLISH_S, Judge, Watcher, read
+from millstream.monitor.watch import CALM, FIRST_S, IDLE_S, PUBLISH_S, Judge, Watcher, read, told
 from tests.apache_kafka import apache_kafka
 from tests.brokers import Broker, fresh, wait_until
 
@@ -93,6 +96,39 @@ def test_what_an_earlier_watcher_told_is_not_told_again():
     assert kinds(second.told(behind(10, 3500.0, start=50))).keys() == {"lag"}
     assert second.told(behind(10, 3500.0, start=60))["loss/g/t/0/10"]["until"] == 60
     assert second.judge.snapshot.missed == {("g", "t", 0): 10}
+
+
+WORDS = st.sampled_from(
+    "lag warning loss open group topic partition partitions at kind state text id first until possible over loss_in t g".split()
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=6),
+    max_leaves=8,
+)
+OURS = st.sampled_from(list(Clock().told(behind(10, 3500.0, start=50)).values()))
+ALMOST = st.builds(lambda value, key, odd: {**value, key: odd}, OURS, WORDS, JSON)
+KEYS = st.none() | st.binary(max_size=3)
+
+
+@given(st.lists(st.tuples(KEYS, KEYS | JSON | ALMOST)))
+def test_any_message_in_its_topic_is_what_was_told_or_nothing(messages):
+    written = [(key, v if v is None or isinstance(v, bytes) else json.dumps(v).encode()) for key, v in messages]
+    found = told(written)
+    judge = Judge()
+    for value in found.values:
+        judge.know(value)
+        assert value["text"] and value["at"] + 1
+    found.loss_in(behind(10), 0.0)
+
+
+def test_what_was_told_is_read_back():
+    values = Clock().told(behind(10, 3500.0, start=50))
+    found = told((key.encode(), json.dumps(value).encode()) for key, value in values.items())
+    assert [*found.lags.values(), *found.values] == sorted(
+        values.values(), key=lambda v: ["lag", "warning", "loss"].index(v["kind"])
+    )
+    assert told([(b"lag/g", b"{}"), (b"lag/g", json.dumps(values["lag/g"]).encode()), (b"lag/g", None)]).lags == {}
 
 
 def test_the_sooner_something_may_be_lost_the_sooner_is_the_next_look():

@@ -16,6 +16,7 @@ Role = Literal["input", "table", "output", "alert", "dead letters", "internal"]
 DEFAULT_PARTITIONS = 2  # enough to show that order holds per key only, few enough for Spark on a laptop
 COMPACTED: Mapping[str, str] = MappingProxyType({"cleanup.policy": "compact"})
 
+_ALIKE = 0.85  # difflib's ratio from which a name is taken for a mistake
 # Apache Kafka's settings of a topic (org.apache.kafka.common.config.TopicConfig, 4.4), and the embedded broker's own.
 SETTINGS = frozenset({
     "cleanup.policy", "compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level",
@@ -41,7 +42,10 @@ INTERNAL: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def check_config(where: str, config: object) -> dict[str, str]:
-    """Return a topic's settings if their names exist and all is text; raises MillstreamError. Values are the log's to judge."""
+    """Return a topic's settings if all is text; raises MillstreamError, and for a name that is nearly one that we know.
+
+    What is unlike all of them may be another log's own; it and all values are the log's to judge.
+    """
     if not isinstance(config, Mapping):
         raise MillstreamError(
             f'{where}: config must be a dict of Kafka\'s names and values, {{"retention.ms": "86400000"}}, got {config!r}.'
@@ -49,10 +53,10 @@ def check_config(where: str, config: object) -> dict[str, str]:
     for name, value in config.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise MillstreamError(f"{where}: config takes Kafka's names and values as text, got {name!r}: {value!r}.")
-        if name not in SETTINGS:
-            near = difflib.get_close_matches(name, SETTINGS, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(sorted(SETTINGS))}."
-            raise MillstreamError(f"{where}: config has the setting {name!r}, which no topic has. {hint}")
+        if name not in SETTINGS and (near := difflib.get_close_matches(name, SETTINGS, 1, _ALIKE)):
+            raise MillstreamError(
+                f"{where}: config has the setting {name!r}, which no topic has. Did you mean {near[0]!r}?"
+            )
     return dict(config)
 
 

@@ -103,12 +103,13 @@ class Judge:
 
     def know(self, value: Mapping[str, Any]) -> None:
         """Take what an earlier watcher told: warnings and losses that are not over are not told again."""
-        key = (str(value.get("group")), str(value.get("topic")), int(value.get("partition", -1)))
-        if value.get("kind") == "warning" and value.get("state") == "open":
+        if value["kind"] == "lag":
+            return
+        key = (value["group"], value["topic"], value["partition"])
+        if value["kind"] == "warning" and value["state"] == "open":
             self._followed[key].warned = True
-        elif value.get("kind") == "loss" and not value.get("over"):
-            first, until = int(value["first"]), int(value["until"])
-            loss = Loss(int(value["id"]), first, until, int(value["possible"]), over=False)
+        elif value["kind"] == "loss" and not value["over"]:
+            loss = Loss(value["id"], value["first"], value["until"], value["possible"], over=False)
             self._followed[key].losses.open = loss
             self._followed[key].counted[loss.id] = loss.certain
 
@@ -373,18 +374,60 @@ def read(kafka: Kafka) -> Told:
     """Return what was told about the groups of a log. Creates nothing. Raises MillstreamError when the log does not answer."""
     if LAG not in topic_names(kafka):
         return Told()
+    return told((m.key, m.value) for m in tail(kafka, LAG, "earliest", follow=False))
+
+
+def told(messages: Iterable[tuple[bytes | None, bytes | None]]) -> Told:
+    """Return what keys and values of the topic say, in their order; what is not ours says nothing."""
     latest: dict[str, dict[str, Any]] = {}
-    for message in tail(kafka, LAG, "earliest", follow=False):
-        key = (message.key or b"").decode(errors="replace")
-        latest.pop(key, None)
+    for key, value in messages:
+        name = (key or b"").decode(errors="replace")
+        latest.pop(name, None)
         try:
-            value = msgspec.json.decode(message.value or b"", type=dict[str, Any])
-        except msgspec.DecodeError:
+            facts = msgspec.json.decode(value or b"", type=dict[str, Any])
+            msgspec.convert(facts, _Lag | _Warning | _Loss)
+        except (msgspec.MsgspecError, RecursionError):
             continue  # a tombstone, or nobody of ours wrote it
-        latest[key] = value
-    of = {kind: [v for v in latest.values() if v.get("kind") == kind] for kind in ("lag", "warning", "loss")}
+        latest[name] = facts
+    of = {kind: [v for v in latest.values() if v["kind"] == kind] for kind in ("lag", "warning", "loss")}
     return Told(
-        {str(v["group"]): v for v in of["lag"]},
-        tuple(v for v in of["warning"] if v.get("state") == "open"),
+        {v["group"]: v for v in of["lag"]},
+        tuple(v for v in of["warning"] if v["state"] == "open"),
         tuple(of["loss"][-MAX_LOSSES:]),
     )
+
+
+class _Part(msgspec.Struct):
+    topic: str
+    partition: int
+    loss_in: float | None
+
+
+class _Lag(msgspec.Struct, tag_field="kind", tag="lag"):
+    """What readers rely on, of each kind of message."""
+
+    group: str
+    at: float
+    partitions: list[_Part]
+
+
+class _Warning(msgspec.Struct, tag_field="kind", tag="warning"):
+    group: str
+    topic: str
+    partition: int
+    at: float
+    state: str
+    text: str
+
+
+class _Loss(msgspec.Struct, tag_field="kind", tag="loss"):
+    group: str
+    topic: str
+    partition: int
+    at: float
+    id: int
+    first: int
+    until: int
+    possible: int
+    over: bool
+    text: str
