@@ -98,9 +98,22 @@ def test_what_an_earlier_watcher_told_is_not_told_again():
     assert second.judge.snapshot.missed == {("g", "t", 0): 10}
 
 
-WORDS = st.sampled_from(
-    "lag warning loss open group topic partition partitions at kind state text id first until possible over loss_in t g".split()
-)
+FIELDS = [
+    "group",
+    "topic",
+    "partition",
+    "partitions",
+    "at",
+    "kind",
+    "state",
+    "text",
+    "id",
+    "first",
+    "until",
+    "possible",
+    "over",
+]
+WORDS = st.sampled_from(["lag", "warning", "loss", "open", "loss_in", "t", "g", *FIELDS])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=6),

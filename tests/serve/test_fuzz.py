@@ -65,6 +65,7 @@ KINDS = st.sampled_from(
         "odd/x",
     ]
 )
+DEEP = [b'{"at": ' + b"[" * depth + b"]" * depth + b"}" for depth in (400, 5000)]
 PAGES = Pages(DESCRIPTION)
 
 
@@ -74,7 +75,11 @@ def sent(value):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.dictionaries(KINDS, FACTS.map(sent) | JSON.map(sent) | st.binary(max_size=20), max_size=5))
+@given(
+    st.dictionaries(
+        KINDS, FACTS.map(sent) | JSON.map(sent) | st.binary(max_size=20) | st.sampled_from(DEEP), max_size=5
+    )
+)
 def test_any_message_in_the_status_topic_is_shown_or_left_out(messages):
     facts = {}
     for key, value in messages.items():
@@ -105,6 +110,7 @@ BYTES = (
     st.none()
     | st.binary(max_size=30)
     | JSON.map(sent)
+    | st.sampled_from(DEEP)
     | st.dictionaries(
         st.sampled_from(["reason", "value", "encoding", "at", "topic", "x"]),
         JSON | st.sampled_from(["base64", "2013-01-01T00:00:00Z"]),

@@ -107,6 +107,36 @@ def test_columns_that_cannot_be_read_are_told_until_they_can():
     assert [c.name for c in found.schema.columns] == ["a"]
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from(["planes", "long", "u", "d"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["op", "after", "before", "topic", "columns", "key", "name", "kind", "seats"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+DEEP = b'{"op": "u", "after": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=2), st.sampled_from([DEEP]) | st.binary(max_size=9) | JSON.map(json.dumps)
+        )
+    )
+)
+def test_any_message_in_its_topics_is_a_row_or_says_why_not(messages):
+    found = Rows("planes", SCHEMA)
+    for key, value in messages:
+        value = value if isinstance(value, bytes) else value.encode()
+        found.apply(key, value)
+        found.describe(value)
+        found.describe(json.dumps({"topic": "planes", "columns": [{"name": "seats", "kind": "long"}]}).encode())
+    content(found)
+
+
 changes = st.lists(st.tuples(st.integers(0, 40), st.sampled_from("curdt?-"), st.integers(0, 9)), max_size=200)
 
 

@@ -134,7 +134,7 @@ def _message(line: bytes, number: int, key_field: str | None, keyed: bool) -> tu
     try:
         found = json.loads(line)
         field = found[key_field]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise MillstreamError(
             f"line {number}: expected a JSON object with the field {key_field!r}, got {_quoted(line)}."
         ) from None

@@ -68,7 +68,7 @@ class Saved:
             tail = {int(p): int(offset) for p, offset in facts.get("tail", {}).items()}
             floor = {str(source): int(offset) for source, offset in facts.get("floor", {}).items()}
             return cls(bool(facts["open"]), Bounds(tail, floor))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return cls(open=True)
 
 

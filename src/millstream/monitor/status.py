@@ -321,5 +321,5 @@ def _facts(value: bytes | None) -> Facts | None:
     """The facts in a message; None for a tombstone and for what is no JSON object, which nobody of ours wrote."""
     try:
         return msgspec.json.decode(value, type=dict[str, Any]) if value else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None

@@ -216,7 +216,7 @@ def _value(raw: bytes | None) -> dict[str, Any] | str | None:
 def _object(raw: bytes | None) -> dict[str, Any] | None:
     try:
         return msgspec.json.decode(raw or b"", type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

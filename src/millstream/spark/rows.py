@@ -112,7 +112,7 @@ class Rows:
             return
         try:
             change = msgspec.json.decode(value, type=_Envelope)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             self._leave_out(key, f"expected a Debezium envelope, {error}")
             return
         after = bytes(change.after)
@@ -131,7 +131,7 @@ class Rows:
         """Take in what `_millstream.schemas` says of this table; what cannot be read is kept as `schema_error`."""
         try:
             schema = msgspec.json.decode(value, type=TableSchema)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             self.schema_error = f"its columns in {SCHEMAS} cannot be read: {error}"
             return
         if unknown := [c for c in schema.columns if c.kind not in _ARROW]:
@@ -225,7 +225,7 @@ def table(rows: Mapping[bytes, bytes], schema: TableSchema) -> tuple[pa.Table, d
         try:
             objects.append(msgspec.json.decode(row))
             keys.append(key)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             bad[key] = str(error)
     try:
         return _arrow(objects, schema), bad
