@@ -98,7 +98,7 @@ def _messages(topic: Topic, events: Iterable[Event | bytes]) -> Iterator[tuple[b
 @contextmanager
 def running(
     app: App,
-    data: Path,
+    data: Path | str,
     *,
     prepare: Mapping[str, Prepare] | None = None,
     settings: Settings | None = None,
@@ -121,7 +121,7 @@ def running(
 
     Raises MillstreamError when a part does not start, or when a source of yours is captured by an application of this name.
     """
-    given = settings or Settings.embedded(data)
+    given = replace(settings or Settings.embedded(Path(data)), data=Path(data))
     captures = {name: t.source.process(given) for t in app.tables.values() if given.source(name := t.source.database)}
     steps = [
         Step(f"prepare-{name}", call=_preparing(name, what), after=_embedded(given, name), before={f"capture-{name}"})
@@ -131,7 +131,7 @@ def running(
         for name, process in captures.items():
             if (borrowed := getattr(import_module(process.module), "borrowed", None)) is not None:
                 sources.enter_context(borrowed(app.name, name, given))
-        with Supervisor(app, replace(given, data=data), file=file, extra=[*steps, *extra]) as supervisor:
+        with Supervisor(app, given, file=file, extra=[*steps, *extra]) as supervisor:
             if not supervisor.wait_ready(START_TIMEOUT_S):
                 raise MillstreamError(
                     f"the application ended while it was starting; its logs are in {supervisor.logs}."
