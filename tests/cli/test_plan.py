@@ -120,7 +120,7 @@ def test_what_run_would_refuse_is_said_of_each_query(capsys, application, monkey
     good = [Finding("sold", "fits", keeps=("an aggregate",)), Finding("large", "none")]
     code, out, _ = analysed(capsys, application, monkeypatch, *good)
     assert not code
-    assert "  = sold  fits: goes on with its state (an aggregate)\n" in out and "  = large  keeps no state\n" in out
+    assert "  = sold  fits: continues with its state (an aggregate)\n" in out and "  = large  keeps no state\n" in out
     for state, said in {
         "refused": "refused; why",
         "unknown": "not analysed; why",

@@ -154,7 +154,7 @@ class App:
 
         latency: "realtime" uses Spark's real-time mode (milliseconds), for functions that map and filter;
         "micro-batch" takes whatever Spark can stream.
-        every: how often progress is committed and lag is told; in real-time mode 30 seconds, and at least 5.
+        every: how often progress is committed and lag is reported; in real-time mode 30 seconds, and at least 5.
         """
         if latency not in ("realtime", "micro-batch"):
             raise MillstreamError(f'latency must be "realtime" or "micro-batch", got {latency!r}.')

@@ -27,7 +27,9 @@ from millstream.capture.state import StateFile
 from millstream.capture.tables import Tables
 from millstream.settings import MillstreamError
 
-FLUSH_S = 1.0  # how often the source is told what is stored, so the most that a crash repeats under a light load
+FLUSH_S = (
+    1.0  # how often what is stored is confirmed to the source, so the most that a crash repeats under a light load
+)
 ALIVE_S = (
     5.0  # how often the source hears of us during long work; its wal_sender_timeout is 30 s embedded, 60 s by default
 )

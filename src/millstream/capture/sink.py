@@ -101,7 +101,7 @@ class KafkaSink:
         self._waiting, self._refused = waiting, refused
 
     def prepare(self, topics: Sequence[str]) -> dict[str, str]:
-        """See Sink. What the source is told to forget must outlive a power cut, so the embedded log syncs these topics."""
+        """See Sink. What the source may forget must outlive a power cut, so the embedded log syncs these topics."""
         ensure_topics(self._kafka, [(SCHEMAS, None, None), *((name, None, _TABLE_TOPIC) for name in topics)])
         self._configure([SCHEMAS, *topics])
         identities = {}

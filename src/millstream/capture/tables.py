@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tables:
-    """The tables of one capture. `state` has what is remembered of them; whoever calls saves it."""
+    """The tables of one capture. `state` has what is remembered of them; the caller saves it."""
 
     def __init__(self, wanted: Mapping[str, Table], source: Source, sink: Sink, state: State) -> None:
         self._wanted = wanted

@@ -33,8 +33,8 @@ def demo(
 ) -> None:
     """Replay real flights out of New York through log, change data capture and Spark, and check the results.
 
-    Ends with a summary, and with 1 when a check fails. An interrupted demo goes on where it was. With --json the summary is one
-    JSON document, and what happens before is told on stderr.
+    Ends with a summary, and with 1 when a check fails. An interrupted demo continues where it was. With --json the summary is one
+    JSON document, and what happens before is on stderr.
     """
     from rich.console import Console
 

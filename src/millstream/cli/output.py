@@ -29,7 +29,7 @@ class Output:
         sys.stdout.flush()
 
     def flush(self) -> None:
-        """Show what was printed now, to whoever reads the pipe."""
+        """Show what was printed now, also to a reader of a pipe."""
         sys.stdout.flush()
 
     def text(self, text: str) -> None:

@@ -43,7 +43,7 @@ _SIGNS = {
 _STATES = {
     "none": "keeps no state",
     "new": "new: begins with empty state ({keeps})",
-    "fits": "fits: goes on with its state ({keeps})",
+    "fits": "fits: continues with its state ({keeps})",
     "refused": "refused",
     "unknown": "not analysed",
     "would mix": "would mix: it would not start",

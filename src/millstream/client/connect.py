@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 TIMEOUT_S = 30.0  # how long one request to the log may take before the user hears that nothing answers
 MAX_ADMIN_CLIENTS = 4  # each keeps a thread and connections; more logs at once than this and the oldest is let go
-_LOG_LEVEL_CRITICAL = 2  # librdkafka prints every refused connection on stderr; what fails is told by our own errors
+_LOG_LEVEL_CRITICAL = 2  # librdkafka prints every refused connection on stderr; what fails is in our own errors
 
 _UNREACHABLE = {
     KafkaError._TIMED_OUT,

@@ -14,7 +14,7 @@ from millstream.settings import Kafka, MillstreamError
 
 T = TypeVar("T")
 
-# How long a broker that has just started may take to find or load the group; longer is told to the user.
+# How long a broker that has just started may take to find or load the group; longer is said to the user.
 SETTLING_S = 10.0
 _AGAIN_S = 0.1
 # The coordinator of a group is just being found, or loads its groups: asking again helps.

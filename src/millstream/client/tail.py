@@ -81,7 +81,7 @@ def tail(
 
 
 def last(kafka: Kafka, topic: str, count: int, *, partition: int | None = None) -> tuple[list[Message], dict[int, int]]:
-    """Return the last `count` messages of a topic over all its partitions, and from where each partition goes on.
+    """Return the last `count` messages of a topic over all its partitions, and from where each partition continues.
 
     Partitions have no common order, so the messages' timestamps decide which are the last; within a partition the order is the
     log's. Offsets without a message (compaction, transactions) do not count: it is looked further back for them.

@@ -47,7 +47,7 @@ Limits
 ------
 Two processes that deliver the same alert at the same time would both write it: the supervisor starts one. An alert's topic that
 is compacted, or whose old events retention has removed, no longer tells of them: a repeat of those goes out again. A source
-topic that was deleted and made anew gives old origins to new events, whose alerts count as repeats: make the alert's topic anew
+topic that was deleted and made again gives old origins to new events, whose alerts count as repeats: make the alert's topic again
 with it. Partitions added to the candidates are read from the next start on.
 """
 

@@ -174,7 +174,7 @@ def _last(kafka: Kafka, delivery: Delivery) -> tuple[dict[int, int], Saved]:
     position = {}
     for (topic, partition), first in begin.items():
         offset = known[topic, partition].offset if (topic, partition) in known else first
-        # Before the start: retention was faster than we. Behind the end: the topic was made anew. Both: all that is there.
+        # Before the start: retention was faster than we. Behind the end: the topic was made again. Both: all that is there.
         position[partition] = offset if first <= offset <= end[topic, partition] else first
         if offset != position[partition]:
             _log.warning("%s [%d] no longer has offset %d; delivery continues at %d", topic, partition, offset, first)

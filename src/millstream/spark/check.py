@@ -45,7 +45,7 @@ class Finding:
     """What is known of a query before it runs.
 
     state: "refused": Spark cannot run it; "unknown": it could not be looked at; else what becomes of its state: "none": it keeps
-    none; "new": it has none yet; "fits": it goes on; "would mix", "rebuild": it would not start on it.
+    none; "new": it has none yet; "fits": it continues; "would mix", "rebuild": it would not start on it.
     detail: why, and what to do.   keeps: the operators that keep state, in users' words.
     """
 

@@ -3,7 +3,7 @@
 A query that fails is started again with back-off; one that fails FAILURES times without finishing a batch in between counts as
 failed, says why, and is tried once a minute; one whose declaration is wrong stays failed. The others go on. Spark tells of
 progress through a listener, so nothing is polled: the thread sleeps until a batch has ended, a query has died, a restart is due
-or it is told to stop. What takes long (starting a query, committing a position, looking for late rows or for the event on which a
+or it is asked to stop. What takes long (starting a query, committing a position, looking for late rows or for the event on which a
 function fails) runs beside it, and comes back as news.
 """
 
@@ -162,7 +162,7 @@ class Driver:
         self._fail(job, failure(error))
 
     def registered(self, name: str, query: str, run: str) -> None:
-        """A query is about to run: what is told of it from now on has its run's id."""
+        """A query is about to run: what is reported of it from now on has its run's id."""
         job = self._jobs.get(name)
         if job is None or not job.starting:  # of another application on the same session
             return

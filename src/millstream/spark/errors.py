@@ -1,7 +1,7 @@
 """What went wrong with a query: whose mistake it is, and one line about it that a user can act on.
 
 One rule: what is not known to be the user's mistake is taken as passing; it is tried again, shown with its cause, and heals
-without a restart. What is known is told by the type of the exception, Spark's error condition and SQLSTATE; never by words.
+without a restart. What is known goes by the type of the exception, Spark's error condition and SQLSTATE; never by words.
 """
 
 from __future__ import annotations

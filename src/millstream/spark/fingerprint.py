@@ -1,4 +1,4 @@
-"""What a query keeps in state, as a fingerprint in its checkpoint, and whether a changed function goes on with it.
+"""What a query keeps in state, as a fingerprint in its checkpoint, and whether a changed function continues with it.
 
 Spark starts a query whose window, filter or aggregate has changed as long as the types stay the same, and mixes what the old
 function kept with what the new one makes: the numbers are wrong, and nobody says so. Therefore what state depends on is noted
@@ -68,7 +68,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
 class Verdict:
     """What a change means.
 
-    word: "none": nothing is kept; "new": there is no state yet; "fits": it goes on; "would mix": Spark would start and mix old
+    word: "none": nothing is kept; "new": there is no state yet; "fits": it continues; "would mix": Spark would start and mix old
     with new; "rebuild": the state has another shape.   why: what has changed.
     """
 

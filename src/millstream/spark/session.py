@@ -69,7 +69,7 @@ def session(
     """Start Spark and return its session; there is one per process.
 
     slots: how many tasks run for as long as a real-time query does: on top of the cores, so that batches go on beside them.
-    connector: whether to have the Kafka connector, whose jars are fetched when the cache lacks them (`progress` is told).
+    connector: whether to have the Kafka connector, whose jars are fetched when the cache lacks them (`progress` is called).
     more: settings of Spark's own that win over ours and the user's.
     Raises MillstreamError when there is no suitable Java or a jar is missing.
     """

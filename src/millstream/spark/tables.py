@@ -56,7 +56,7 @@ class TableCopies:
     def __init__(
         self, kafka: Kafka, tables: Iterable[str], folder: Path, tell: Tell = lambda name, facts: None
     ) -> None:
-        """folder: for the copies' files, which whoever reads the frames must reach. tell: hears what is known of each copy."""
+        """folder: for the copies' files, which every reader of the frames must reach. tell: hears what is known of each copy."""
         self._kafka = kafka
         self._folder = folder
         self._copies = {name: TableCopy(kafka, name, folder / name, tell) for name in sorted(set(tables))}

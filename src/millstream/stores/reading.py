@@ -212,7 +212,7 @@ _NUMERIC = 1700
 
 
 def _types() -> dict[int, pa.DataType]:
-    """PostgreSQL's types (pg_type.dat) as Arrow's; numeric is told by its digits, JSON and all others are text."""
+    """PostgreSQL's types (pg_type.dat) as Arrow's; numeric goes by its digits, JSON and all others are text."""
     import pyarrow as pa
 
     return {

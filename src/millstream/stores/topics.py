@@ -8,7 +8,7 @@ Why it is exact, whatever dies when
 -----------------------------------
 * Rows and marker become visible together or not at all (KIP-98).
 * A batch that Spark repeats is written only if its marker is not there. The marker is read after `init_transactions`, which has
-  the broker end the last transaction of whoever had the transactional id, one way or the other: nothing is in doubt any more.
+  the broker end the last transaction of the transactional id's holder, one way or the other: nothing is in doubt any more.
 * The same call fences an older driver, whose next call fails. So there is one writer, and what it has committed last is known to
   it without asking again.
 * After an error it is not known whether a transaction was committed. The producer is thrown away; the next `apply` begins as

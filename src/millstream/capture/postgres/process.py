@@ -22,7 +22,7 @@ from millstream.capture.source import SourceTable, TableProblem
 from millstream.postgresql.connect import address, connect
 from millstream.settings import MillstreamError, Settings
 
-LOOK_S = 3  # for a connection; whoever plans waits for it
+LOOK_S = 3  # for a connection; `plan` waits for it
 
 
 def main(call: Call) -> None:
