@@ -3,8 +3,8 @@
 A query that fails is started again with back-off; one that fails FAILURES times without finishing a batch in between counts as
 failed, says why, and is tried once a minute; one whose declaration is wrong stays failed. The others go on. Spark tells of
 progress through a listener, so nothing is polled: the thread sleeps until a batch has ended, a query has died, a restart is due
-or it is asked to stop. What takes long (starting a query, committing a position, looking for late rows or for the event on which a
-function fails) runs beside it, and comes back as news.
+or it is asked to stop. What takes long (starting a query, committing a position, looking for late rows or for the event on which
+a function fails) runs beside it, and comes back as news.
 """
 
 from __future__ import annotations
