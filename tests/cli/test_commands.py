@@ -199,11 +199,9 @@ def test_groups_show_what_the_watcher_told(run, topic, kafka):
         wait_until(lambda: group in read_lag(kafka).lags, "the watcher told")
     assert re.search(r"(23 h 59 min|1 d)$", run("groups", group).rstrip()), "a retention of a day, less what has passed"
     client = producer(kafka)
-    client.produce(
-        LAG,
-        key=f"loss/{group}/{topic}/1/1",
-        value=json.dumps({"kind": "loss", "group": group, "at": 0, "text": "three are gone"}),
-    )
+    loss = {"kind": "loss", "group": group, "topic": topic, "partition": 1, "at": 0, "text": "three are gone"}
+    loss |= {"id": 1, "first": 1, "until": 4, "possible": 4, "over": True}
+    client.produce(LAG, key=f"loss/{group}/{topic}/1/1", value=json.dumps(loss))
     client.flush(30)
     assert "  1970-01-01T00:00:00Z three are gone" in run("groups", group)
 
