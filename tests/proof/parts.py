@@ -14,6 +14,7 @@ DIFFERENTIAL_EXAMPLES = 25  # sequences of up to 25 requests, times the size
 EXAMPLE_S = 20.0  # no sequence takes nearly as long, being made small included
 PAIR_S = 600.0  # no second point takes nearly as long, for all first ones together
 KILLS = 100  # of a driver that writes topics, times the size
+APPLICATIONS_S = 900.0  # the whole applications take a third of it
 ROUND_S = 90.0  # no round of any torture takes nearly as long
 SOAK_MINUTES = 1.0  # times the size
 # Rounds of each torture at size 1.
@@ -52,6 +53,14 @@ def capture_pairs(run: Run) -> Results:
     more = {"MILLSTREAM_TEST_PAIRS": str(run.size)}
     words = ["tests/capture/test_crashes.py", "-k", "two_kills", "--timeout=0"]
     pytest(run, sys.executable, words, 300 + PAIR_S * run.size, results, environment=more)
+    return results
+
+
+def applications(run: Run) -> Results:
+    """Whole applications: the examples killed twice under load, and state on a cluster whose workers are lost."""
+    results = Results()
+    words = ["tests/system/test_examples.py", "tests/system/test_cluster.py", "-m", "proof", "--timeout=0"]
+    pytest(run, sys.executable, words, APPLICATIONS_S, results)
     return results
 
 
@@ -96,6 +105,7 @@ PARTS = [
     Part("apache-kafka", "differential", differential),
     Part("exactly-once", "torture", exactly_once),
     Part("capture-pairs", "torture", capture_pairs),
+    Part("applications", "torture", applications),
     *(Part(name, "torture", partial(torture, name, rounds)) for name, rounds in TORTURES.items()),
     Part("soak", "torture", soak),
 ]
