@@ -62,6 +62,24 @@ def test_prints_ready_and_ends_on_a_signal(start):
         assert child.wait(10) == 0
 
 
+def test_a_signal_that_does_not_wake_the_main_thread_ends_it_too(start):
+    """As one that arrives just as the main thread begins to wait."""
+    child = start(
+        """
+import signal, threading
+def elsewhere():
+    while not stop.is_set(): stop.wait(0.01)
+other = threading.Thread(target=elsewhere, daemon=True)
+other.start()
+import time
+threading.Timer(0.5, lambda: signal.pthread_kill(other.ident, signal.SIGTERM)).start()
+"""
+        + WAITS
+    )
+    assert child.stdout.readline().startswith("ready ")
+    assert child.wait(10) == 0
+
+
 def test_ends_when_stdin_ends(start):
     child = start(WAITS)
     child.stdout.readline()

@@ -26,6 +26,7 @@ from millstream.settings import MillstreamError, Settings, Unreachable, redact
 # Seconds that an orphan may take to end in order; then it and what it started are killed. Short, since the log is gone too: what
 # waits for its answers waits in vain, and the next run waits for the orphan.
 ORPHAN_GRACE = 3.0
+_ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
 
 _log = logging.getLogger("millstream.run.child")
 
@@ -97,16 +98,19 @@ def _log_to_stderr() -> None:
 def _watch(*events: threading.Event) -> None:
     """Set the events on SIGTERM, SIGINT and when the supervisor is gone.
 
-    A handler may not set an Event itself: the main thread may hold its lock at that moment. It wakes a thread that does.
+    A handler may not set an Event itself: the main thread may hold its lock at that moment. And Python calls it only when the
+    main thread comes to its next instruction, which never is when it had just begun to wait. So a thread waits for what the
+    interpreter writes as the signal arrives, and for what the handler writes, should a library have taken the former for itself.
     """
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
 
     def handle(number: int, _: FrameType | None) -> None:
-        os.write(wake_write, b"!")
+        os.write(wake_write, bytes([number]))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _ENDS:
         signal.signal(number, handle)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     threading.Thread(target=_watcher, args=(wake_read, events), name="millstream-watch", daemon=True).start()
 
 
@@ -118,11 +122,11 @@ def _watcher(wake: int, events: Sequence[threading.Event]) -> None:
     orphaned = False
     while not orphaned:
         readable = {fd for fd, _ in wait.poll()}
-        for event in events:
-            event.set()
-        if wake in readable:
-            os.read(wake, 64)
+        signals = os.read(wake, 64) if wake in readable else b""
         orphaned = os.getppid() != parent or 0 in readable
+        if orphaned or not _ENDS.isdisjoint(signals):
+            for event in events:
+                event.set()
     # Nobody is left who would kill us when ending takes too long.
     threading.Event().wait(ORPHAN_GRACE)
     if os.getsid(0) == os.getpid():

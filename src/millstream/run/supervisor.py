@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import secrets
 import signal
@@ -30,6 +31,7 @@ from millstream.settings import Kafka, MillstreamError, Settings
 from millstream.settings.extras import need
 
 _FLUSH = 2.0  # seconds for the last status messages at the end, when the log is not ours and so still there
+_TURN = 1.0  # seconds that the owner's thread waits at once
 # A signal so soon after the first is its echo (`timeout` and service managers signal a process and its group), not a user who
 # loses patience.
 _SECOND_THOUGHT = 0.5
@@ -209,7 +211,11 @@ class Supervisor:
 
         Raises MillstreamError with the reason when a part was given up.
         """
-        over = self._started.join(timeout)
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        over = self._started.join(0)
+        # In turns: a signal that arrives just as this thread begins to wait is handled when it comes to its next instruction.
+        while not over and (left := until - time.monotonic()) > 0:
+            over = self._started.join(min(_TURN, left))
         if self._started.failure:
             raise self._started.failure
         return over
