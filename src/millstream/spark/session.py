@@ -34,8 +34,8 @@ _REMEMBERED = {
     "spark.sql.streaming.ui.retainedProgressUpdates": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "4",
 }
-# The serial collector uses the least memory. Both compilers are on: the first alone halves a long stream's rate, though it makes a
-# start cheaper (two days of the demo: 46 CPU seconds instead of 68).
+# The serial collector uses the least memory. Both compilers are on: the first alone halves a long stream's rate, though it makes
+# a start cheaper (two days of the demo: 46 CPU seconds instead of 68).
 _JVM = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m -Xss1m -XX:-UsePerfData"
 # Settings whose value is added to ours, with what stands between them.
 _ADDED = {"spark.driver.extraJavaOptions": " ", "spark.jars": ","}
