@@ -40,7 +40,7 @@ class ConsumerGroups:
         self._directory = directory
         self._classic = classic
         self._settings = core.settings
-        self._topics: tuple[int, dict[str, tuple[bytes, int]]] = (-1, {})
+        self._matched: dict[str, tuple[bytes, int]] = {}  # the topics among which the patterns were looked for
         self._matches: dict[str, frozenset[str]] = {}
 
     # ---- requests
@@ -188,7 +188,7 @@ class ConsumerGroups:
     def _make(self, group_id: str) -> ConsumerGroup:
         return ConsumerGroup(
             group_id,
-            self._existing,
+            self._directory.topics,
             self._matching,
             session_seconds=self._session_seconds(group_id),
             max_size=self._settings.integer("group.consumer.max.size"),
@@ -198,18 +198,12 @@ class ConsumerGroups:
     def _session_seconds(self, group_id: str) -> float:
         return self._core.dynamic.of_group(group_id, "consumer.session.timeout.ms") / 1000
 
-    def _existing(self) -> dict[str, tuple[bytes, int]]:
-        """The topics that exist, with ids and partitions; made again only when one came, went or grew."""
-        version = self._core.topics_version
-        if self._topics[0] != version:
-            topics = self._core.log.topics
-            self._topics = (version, {n: (t.id.bytes, len(t.partitions)) for n, t in topics.items()})
-            self._matches.clear()
-        return self._topics[1]
-
     def _matching(self, regex: str) -> frozenset[str]:
         """The topics that a regular expression matches."""
-        existing = self._existing()
+        existing = self._directory.topics()
+        if existing is not self._matched:
+            self._matched = existing
+            self._matches.clear()
         found = self._matches.get(regex)
         if found is None:
             try:

@@ -43,6 +43,9 @@ class Directory:
         self.offsets: dict[str, Offsets] = {}
         self.kinds: dict[str, Kind] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._version = -1
+        self._topics: dict[str, tuple[bytes, int]] = {}
+        self._names: dict[bytes, str] = {}
 
     # ---- which there are
 
@@ -62,6 +65,19 @@ class Directory:
     def full(self) -> bool:
         """Whether there is no room for one more group."""
         return len(self.groups) >= limits.MAX_GROUPS
+
+    def topics(self) -> dict[str, tuple[bytes, int]]:
+        """The topics that exist, with ids and partitions; another dictionary only when one came, went or grew."""
+        if self._version != self._core.topics_version:
+            self._version = self._core.topics_version
+            self._topics = {n: (t.id.bytes, len(t.partitions)) for n, t in self._core.log.topics.items()}
+            self._names = {topic_id: name for name, (topic_id, _) in self._topics.items()}
+        return self._topics
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of a topic that exists."""
+        self.topics()
+        return self._names.get(topic_id)
 
     # ---- how they come and go
 

@@ -40,8 +40,6 @@ class ShareGroups:
         self._directory = directory
         self._partitions = partitions
         self._states = partitions.states
-        self._names: tuple[int, dict[bytes, str]] = (-1, {})
-        self._topics: tuple[int, dict[str, tuple[bytes, int]]] = (-1, {})
 
     # ---- requests
 
@@ -56,7 +54,7 @@ class ShareGroups:
         except Refused as e:
             return Outcome(e.code, str(e))
         outcome = group.heartbeat(beat, self._core.loop.time())
-        wanted = {name: there for name in group.subscribed() if (there := self._existing().get(name))}
+        wanted = {name: there for name in group.subscribed() if (there := self._directory.topics().get(name))}
         if not self._begin(group, wanted) or not self._store(group):
             return Outcome(errors.COORDINATOR_NOT_AVAILABLE, f"Group {group_id} could not be stored.")
         return outcome
@@ -69,7 +67,7 @@ class ShareGroups:
         group = self.find(group_id) or self._made(group_id, True)
         if not group.empty:
             raise Refused(errors.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
-        existing = self._existing()
+        existing = self._directory.topics()
         results = {}
         for (name, index), start in starts.items():
             where = Where(group_id, existing[name][0], index)
@@ -139,7 +137,7 @@ class ShareGroups:
     def _make(self, group_id: str) -> ShareGroup:
         return ShareGroup(
             group_id,
-            self._existing,
+            self._directory.topics,
             session_seconds=self._session_seconds(group_id),
             max_size=self._core.settings.integer("group.share.max.size"),
         )
@@ -165,7 +163,7 @@ class ShareGroups:
         return self._say_started(group)
 
     def _say_started(self, group: ShareGroup) -> bool:
-        if self._directory.write(group.id, [share_records.started(group, self._name)]):
+        if self._directory.write(group.id, [share_records.started(group, self._directory.topic_name)]):
             return False
         group.upto = self._directory.store.partition(group.id).end_offset
         return True
@@ -187,19 +185,6 @@ class ShareGroups:
             return False
         group.changes = Changes()
         return True
-
-    def _existing(self) -> dict[str, tuple[bytes, int]]:
-        """The topics that exist, with ids and partitions; made again only when one came, went or grew."""
-        version = self._core.topics_version
-        if self._topics[0] != version:
-            topics = self._core.log.topics
-            self._topics = (version, {n: (t.id.bytes, len(t.partitions)) for n, t in topics.items()})
-            self._names = (version, {t.id.bytes: n for n, t in topics.items()})
-        return self._topics[1]
-
-    def _name(self, topic_id: bytes) -> str | None:
-        self._existing()
-        return self._names[1].get(topic_id)
 
     # ---- what all kinds do
 
@@ -229,7 +214,7 @@ class ShareGroups:
                 self._states.remove(where)
                 continue
             group.upto = self._directory.store.partition(group.id).end_offset
-            name = self._name(where.topic_id)
+            name = self._directory.topic_name(where.topic_id)
             if name is None:
                 self.forget(group, where.topic_id)
             elif where.partition < len(partitions := self._core.log.topics[name].partitions):
