@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.monitor.status import _facts, _key
+from millstream.client.consumer import json_object
+from millstream.monitor.status import _key
 from millstream.serve.known import judged
 from millstream.serve.letters import alert, dead_letter
 from millstream.serve.pages import Pages
@@ -83,7 +84,7 @@ def sent(value):
 def test_any_message_in_the_status_topic_is_shown_or_left_out(messages):
     facts = {}
     for key, value in messages.items():
-        known, said = _key(f"flights/{key}".encode(), "flights"), _facts(value)
+        known, said = _key(f"flights/{key}".encode(), "flights"), json_object(value)
         if known and said is not None:
             facts[known] = said
     found = judged(state(facts=facts, reading=reading(topic("departures", 5))))

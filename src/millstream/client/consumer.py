@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, Message, TopicPartition
 
@@ -167,3 +168,11 @@ def _end(one: Consumer, leave: Callable[[int], Any] = os._exit) -> None:
     )
     sys.stderr.flush()
     leave(1)
+
+
+def json_object(value: bytes | None) -> dict[str, Any] | None:
+    """Return the JSON object that a message's value is; None for a tombstone and for all else, also what is nested too deep."""
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any]) if value else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

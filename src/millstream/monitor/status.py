@@ -20,6 +20,7 @@ from millstream.app.names import STATUS
 from millstream.client.admin import end_offsets, ensure_topic, start_offsets, topic_names
 from millstream.client.connect import unreachable
 from millstream.client.consumer import consumer as open_consumer
+from millstream.client.consumer import json_object
 from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.settings import Kafka, MillstreamError
@@ -259,7 +260,7 @@ class Follower:
     def _take(self, raw_key: bytes | None, value: bytes | None) -> None:
         if (key := _key(raw_key, self._app)) is None:
             return
-        facts = _facts(value)
+        facts = json_object(value)
         latest = dict(self.latest)
         if facts is None:
             latest.pop(key, None)
@@ -284,7 +285,7 @@ def read(kafka: Kafka, app: str | None = None) -> dict[Key, Facts]:
     for message in tail(kafka, STATUS, "earliest", follow=False):
         if (key := _key(message.key, app)) is None:
             continue
-        if (facts := _facts(message.value)) is None:
+        if (facts := json_object(message.value)) is None:
             latest.pop(key, None)
         else:
             latest[key] = facts
@@ -315,11 +316,3 @@ def _key(raw: bytes | None, app: str | None) -> Key | None:
     if len(parts) != 3 or (app is not None and parts[0] != app):
         return None
     return (parts[1], parts[2] if app is not None else f"{parts[0]}/{parts[2]}")
-
-
-def _facts(value: bytes | None) -> Facts | None:
-    """The facts in a message; None for a tombstone and for what is no JSON object, which nobody of ours wrote."""
-    try:
-        return msgspec.json.decode(value, type=dict[str, Any]) if value else None
-    except (msgspec.DecodeError, RecursionError):
-        return None

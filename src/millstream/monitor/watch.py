@@ -29,6 +29,7 @@ from confluent_kafka import KafkaException, Producer
 
 from millstream.app.names import LAG
 from millstream.client.admin import ensure_topic, topic_names
+from millstream.client.consumer import json_object
 from millstream.client.producer import producer
 from millstream.client.tail import tail
 from millstream.monitor.behind import Behind, Meter
@@ -383,11 +384,12 @@ def told(messages: Iterable[tuple[bytes | None, bytes | None]]) -> Told:
     for key, value in messages:
         name = (key or b"").decode(errors="replace")
         latest.pop(name, None)
+        if (facts := json_object(value)) is None:
+            continue
         try:
-            facts = msgspec.json.decode(value or b"", type=dict[str, Any])
             msgspec.convert(facts, _Lag | _Warning | _Loss)
-        except (msgspec.MsgspecError, RecursionError):
-            continue  # a tombstone, or nobody of ours wrote it
+        except msgspec.ValidationError:
+            continue  # nobody of ours wrote it
         latest[name] = facts
     of = {kind: [v for v in latest.values() if v["kind"] == kind] for kind in ("lag", "warning", "loss")}
     return Told(

@@ -12,10 +12,9 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, cast
 
-import msgspec
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from millstream.client.consumer import Consumer, is_unreadable, unreadable
+from millstream.client.consumer import Consumer, is_unreadable, json_object, unreadable
 from millstream.client.consumer import consumer as open_consumer
 from millstream.serve.activity import Activity
 from millstream.serve.positions import Positions
@@ -183,7 +182,7 @@ def alert(message: Message) -> Letter:
 def dead_letter(message: Message) -> Letter:
     """Return a dead letter for the page: why, from where, and what it was."""
     letter, raw = _letter(message), message.value()
-    facts = _object(raw if isinstance(raw, bytes) else None) or {}
+    facts = json_object(raw if isinstance(raw, bytes) else None) or {}
     letter.reason = str(facts.get("reason", "unknown"))[:MAX_VALUE]
     letter.origin = letter.key
     letter.value = _original(facts)
@@ -209,15 +208,8 @@ def _letter(message: Message) -> Letter:
 def _value(raw: bytes | None) -> dict[str, Any] | str | None:
     if raw is None:
         return None
-    found = _object(raw) if len(raw) <= MAX_OBJECT else None
+    found = json_object(raw) if len(raw) <= MAX_OBJECT else None
     return raw[:MAX_VALUE].decode(errors="replace") if found is None else found
-
-
-def _object(raw: bytes | None) -> dict[str, Any] | None:
-    try:
-        return msgspec.json.decode(raw or b"", type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _original(facts: Mapping[str, Any]) -> str | None:
